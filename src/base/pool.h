@@ -1,0 +1,23 @@
+/*
+ * The thread pool: a fixed set of threads that run one function over fixed ranges. The split depends only on the
+ * number of items and threads, so thread i always touches the same rows of a weight (NUMA placement at packing).
+ * Workers spin briefly, then park on a futex. The caller is thread 0. One caller at a time.
+ */
+#ifndef NB_BASE_POOL_H
+#define NB_BASE_POOL_H
+
+#include "base/error.h"
+
+typedef struct nb_pool nb_pool;
+
+/* threads = 0: as many as the affinity mask and the cgroup quota allow. NB_ERR_ARGUMENT above 1024. */
+nb_status nb_pool_new(size_t threads, nb_pool **out, nb_error *err);
+void nb_pool_free(nb_pool *p);
+size_t nb_pool_threads(const nb_pool *p); /* 1 when p is NULL */
+
+/* Calls fn(ctx, thread, begin, end) once on each thread with a non-empty part of [0, items), contiguous and in
+ * order of thread; begins are multiples of grain. Returns when all have finished. p may be NULL: runs inline. */
+typedef void (*nb_pool_fn)(void *ctx, size_t thread, size_t begin, size_t end);
+void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx);
+
+#endif

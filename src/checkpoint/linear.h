@@ -1,0 +1,57 @@
+/*
+ * "A weight decides for itself": how one linear's weight is stored is read from its sibling tensors, their dtypes and shapes,
+ * never from quant_method. (docs/formats.md has the table.)
+ *
+ *     weight_packed U8 + weight_scale F8_E4M3 + weight_global_scale   compressed-tensors NVFP4 (global is a divisor)
+ *     weight U8 + weight_scale F8_E4M3 + weight_scale_2               ModelOpt NVFP4 (multiplier)
+ *     weight_packed/weight U8 or I8 + (weight_)scale E8M0 (F8_E8M0/U8) MXFP4
+ *     weight F8_E4M3 + weight_scale/weight_scale_inv/scale            FP8: scalar, [N] or [N,1], or blocks; F32, BF16, E8M0
+ *     weight BF16, F16, F32                                           as it is
+ */
+#ifndef NB_CHECKPOINT_LINEAR_H
+#define NB_CHECKPOINT_LINEAR_H
+
+#include "checkpoint/checkpoint.h"
+#include "kernels/packed.h"
+
+typedef enum nb_scheme {
+    NB_SCHEME_NVFP4_CT,
+    NB_SCHEME_NVFP4_MODELOPT,
+    NB_SCHEME_MXFP4,
+    NB_SCHEME_FP8_TENSOR,
+    NB_SCHEME_FP8_CHANNEL,
+    NB_SCHEME_FP8_BLOCK,
+    NB_SCHEME_FLOAT,
+} nb_scheme;
+
+typedef struct nb_linear_src {
+    char module[256]; /* stored module name: "model.layers.0.self_attn.q_a_proj" */
+    nb_scheme scheme;
+    nb_format format;
+    size_t n, k; /* output rows, input columns */
+    const nb_tensor_info *weight, *scale, *global, *input; /* NULL when the scheme has none / it is absent */
+    float multiplier; /* global scale as a multiplier (CT: 1/weight_global_scale; FP8 tensor: its scale); 1 otherwise */
+    size_t rows_per, cols_per; /* FP8: what one scale covers */
+    bool has_input; /* a static activation scale is stored */
+    float input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
+} nb_linear_src;
+
+/* Describes the linear stored under `module`. n and k (0: not known) are what the architecture expects. A missing member is
+ * NB_ERR_MISSING naming tensor, file, what was expected and the remedy; a shape or dtype that disagrees NB_ERR_FORMAT. */
+nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, size_t k, nb_linear_src *out, nb_error *err);
+/* True when any tensor that could be this module's weight exists (weight or weight_packed). */
+bool nb_linear_exists(const nb_ckpt *c, const char *module);
+
+/* Bytes of codes and scales for `rows` rows in the form nb_pack_rows takes. */
+size_t nb_linear_code_bytes(const nb_linear_src *s, size_t rows);
+size_t nb_linear_scale_bytes(const nb_linear_src *s, size_t rows); /* 0: no scale stream */
+/* Reads rows [row, row + rows) into codes and scales (FP8 scales expanded to F32 [rows][ceil(k/cols_per)]; a per-tensor scale
+ * goes into multiplier instead, with a stream of ones). Thread-safe. */
+nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *codes, void *scales,
+                         nb_error *err);
+/* The scale_k that nb_packed_alloc wants for this source. */
+size_t nb_linear_scale_k(const nb_linear_src *s);
+/* Dequantised rows as F32 straight from the checkpoint's bytes (the doctor's view). out [rows][k]. */
+nb_status nb_linear_dequantise(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, float *out, nb_error *err);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * The inner loops that have one version per instruction set. `generic` is the plain C reference; every other table must
+ * agree with it within the op tester's bounds (tests/ops). A table is chosen once, at start; there is no other dispatch.
+ * All activations are F32, row-major. Nothing here allocates, and nothing depends on the number of threads or rows:
+ * each output is a fixed sequence of operations on its own inputs.
+ */
+#ifndef NB_KERNELS_CPU_KERNELS_H
+#define NB_KERNELS_CPU_KERNELS_H
+
+#include "base/cpu.h"
+#include "kernels/packed.h"
+
+/* One query row's attention over rows that the caller has gathered (paging is not the kernel's business). */
+typedef struct nb_attend_args {
+    const float *q; /* [heads][dk] */
+    const float *const *k_rows; /* n_rows pointers to dk floats, shared by all heads of this call */
+    const float *const *v_rows; /* n_rows pointers to dv floats; may be k_rows */
+    size_t heads, n_rows, dk, dv;
+    float scale; /* multiplies q.k */
+    const float *sink; /* [heads] extra logits without a value, or NULL */
+    float *scores; /* scratch [n_rows] */
+    float *out; /* [heads][dv] */
+} nb_attend_args;
+
+typedef struct nb_kernels {
+    const char *name; /* "generic", "avx2" */
+
+    /* y[r][16 p + i] = (sum over k of x[r][k] * W[16 p + i][k]) * scale_r for panels [p0, p1) and rows 0 <= r < rows;
+     * outputs at or beyond w->n are not written. x has ldx floats a row, of which k_pad are readable and those
+     * in [k, k_pad) are zero. scale_r = w->multiplier * (row_scale ? row_scale[r] : 1).
+     * Sums: within a block (16 k; MXFP4 and unscaled formats too) in ascending k from zero, then block sums times
+     * block scale added in ascending order, all F32. */
+    void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale, float *y,
+                   size_t ldy, size_t p0, size_t p1);
+
+    /* y = x * rsqrt(mean(x^2) + eps) * w; w may be NULL (ones); y may be x. */
+    void (*rmsnorm)(const float *x, const float *w, float eps, size_t n, float *y);
+
+    /* Rotates 2*pairs values in place by (cos[i], sin[i]). interleaved: pair i is (x[2i], x[2i+1]), else
+     * (x[i], x[i + pairs]). sign -1 rotates back. */
+    void (*rope)(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign);
+
+    /* In place; *sink (may be NULL) joins the maximum and the denominator but gets no output. n may be 0. A row whose
+     * maximum is -inf gives zeros. NaN gives NaN. */
+    void (*softmax)(float *x, size_t n, const float *sink);
+
+    /* scores = q.k * scale, softmax with sink, out = sum p * v. n_rows = 0 gives zeros. */
+    void (*attend)(const nb_attend_args *a);
+
+    /* y = silu(g) * u, with g = min(g, limit), u = clamp(u, -limit, limit) when limit > 0. y may be g or u. */
+    void (*swiglu)(const float *g, const float *u, float limit, size_t n, float *y);
+
+    float (*dot)(const float *a, const float *b, size_t n);
+    void (*axpy)(float a, const float *x, size_t n, float *y); /* y += a x */
+} nb_kernels;
+
+const nb_kernels *nb_kernels_generic(void);
+#if defined(__x86_64__)
+const nb_kernels *nb_kernels_avx2(void);
+#endif
+
+/* The tables this machine can run, generic first, best last; returns their number (at most cap). */
+size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap);
+
+/* The best table, or the one named ("generic", "avx2"). NULL when the name is unknown or the machine lacks it. */
+const nb_kernels *nb_kernels_pick(const nb_cpu *cpu, const char *name);
+
+#endif
