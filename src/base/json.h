@@ -23,8 +23,8 @@ typedef enum nb_json_event {
     NB_J_ERROR = 0,
     NB_J_OBJECT,
     NB_J_ARRAY,
-    NB_J_END, /* of the innermost object or array */
-    NB_J_KEY, /* str, len */
+    NB_J_END,    /* of the innermost object or array */
+    NB_J_KEY,    /* str, len */
     NB_J_STRING, /* str, len: unescaped UTF-8, may hold NUL */
     NB_J_NUMBER, /* str, len: the number as written; nb_json_u64 / nb_json_f64 read it */
     NB_J_TRUE,
@@ -37,7 +37,7 @@ typedef enum nb_json_event {
 
 typedef struct nb_json {
     const char *text;
-    size_t n, pos; /* pos: byte offset of the event just returned, then of the error */
+    size_t n, pos;   /* pos: byte offset of the event just returned, then of the error */
     const char *str; /* valid until the next call */
     size_t len;
     const char *error; /* static text, NULL when fine */
@@ -53,10 +53,16 @@ typedef struct nb_json {
 void nb_json_init(nb_json *j, const char *text, size_t n);
 void nb_json_free(nb_json *j);
 nb_json_event nb_json_next(nb_json *j);
-/* Skips the value that comes next (whole objects and arrays). False on error. */
+/* Skips the value that comes next (whole objects and arrays). False on error; so is a next event that is no value. */
 bool nb_json_skip(nb_json *j);
+/* After NB_J_ERROR: true when memory ran out, false when the text is at fault. */
+static inline bool nb_json_nomem(const nb_json *j)
+{
+    return j->scratch.bad;
+}
 /* The number just returned as an exact unsigned integer (false: negative, fraction, exponent or too large). */
 bool nb_json_u64(const nb_json *j, uint64_t *out);
+/* The number just returned, nearest. False when it overflows, or has more than 511 characters. */
 bool nb_json_f64(const nb_json *j, double *out);
 
 #endif
