@@ -9,12 +9,13 @@
 #include "base/error.h"
 
 typedef struct nb_file {
-    int fd; /* -1 when closed */
+    int fd;        /* -1 when closed */
     uint64_t size; /* at the time of opening */
-    char *path; /* owned */
+    char *path;    /* owned */
 } nb_file;
 
-/* Opens path for reading. A directory, a FIFO or a device is NB_ERR_FORMAT. Close with nb_file_close. */
+/* Opens path for reading. Not there: NB_ERR_MISSING; a directory, a FIFO or a device: NB_ERR_FORMAT. Close with
+ * nb_file_close. */
 nb_status nb_file_open(const char *path, nb_file *out, nb_error *err);
 void nb_file_close(nb_file *f);
 
@@ -31,7 +32,7 @@ typedef struct nb_writer nb_writer;
 nb_status nb_writer_open(const char *path, nb_writer **out, nb_error *err);
 nb_status nb_writer_put(nb_writer *w, const void *bytes, size_t n, nb_error *err);
 nb_status nb_writer_commit(nb_writer *w, nb_error *err);
-void nb_writer_abort(nb_writer *w);
+void nb_writer_abort(nb_writer *w); /* w may be NULL */
 
 /* Joins dir and name with one '/'. NULL when out of memory; free() it. */
 char *nb_path_join(const char *dir, const char *name);

@@ -16,6 +16,7 @@ typedef struct nb_sink {
 } nb_sink;
 
 /* printf to sink->log; sink and sink->log may be NULL. */
-void nb_log(const nb_sink *sink, nb_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void nb_log(const nb_sink *sink, nb_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -16,12 +16,15 @@ typedef struct nb_map_slot {
 typedef struct nb_map {
     nb_map_slot *slots;
     size_t cap, count; /* cap is a power of two */
+    uint64_t seed;     /* of the hash */
 } nb_map;
 
 /* Room for n keys without rehashing. False when out of memory. */
 bool nb_map_reserve(nb_map *m, size_t n);
-/* Adds key, or replaces its value. *was (may be NULL) tells whether it was there before. False: out of memory. */
+/* Adds key (not NULL), or replaces its value. *was (may be NULL) tells whether it was there before. False: out of
+ * memory. */
 bool nb_map_put(nb_map *m, const char *key, size_t len, uint32_t value, bool *was);
+/* False: not there. value may be NULL. */
 bool nb_map_get(const nb_map *m, const char *key, size_t len, uint32_t *value);
 void nb_map_free(nb_map *m);
 
