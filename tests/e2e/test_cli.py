@@ -1,0 +1,159 @@
+"""The command line: exit codes, usage errors, help, and what stands on stdout."""
+import json
+import math
+import os
+
+import nb
+import pytest
+
+VERBS = ["run", "eval", "tokenize", "check", "bench"]
+
+
+def test_help_lists_the_verbs():
+    done = nb.ok("--help")
+    for verb in VERBS:
+        assert f"\n  {verb} " in done.stdout or f" {verb} " in done.stdout
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_help_teaches(verb):
+    done = nb.ok(verb, "--help")
+    assert f"nibble {verb}" in done.stdout and len(done.stdout.splitlines()) >= 8 and not done.stderr
+
+
+def test_version():
+    assert nb.ok("--version").stdout.startswith("nibble ")
+
+
+USAGE_ERRORS = {
+    "no verb": [],
+    "unknown verb": ["frobnicate"],
+    "no folder": ["run"],
+    "unknown flag": ["run", nb.DEMO, "--frobnicate"],
+    "flag without its value": ["run", nb.DEMO, "-p"],
+    "unknown arithmetic": ["eval", nb.DEMO, "--arith", "w3a3", "--text", "x"],
+    "unknown kernels": ["eval", nb.DEMO, "--kernels", "fast", "--text", "x"],
+    "unknown format": ["check", nb.DEMO, "--format", "xml"],
+    "not a number": ["run", nb.DEMO, "-p", "x", "--temperature", "warm"],
+    "threads zero": ["run", nb.DEMO, "-p", "x", "--threads", "0"],
+    "eval with nothing to evaluate": ["eval", nb.DEMO],
+    "ids without logits": ["eval", nb.DEMO, "--ids", "x.json"],
+    "two folders": ["check", nb.DEMO, nb.DEMO],
+}
+
+
+@pytest.mark.parametrize("args", [pytest.param(a, id=n) for n, a in USAGE_ERRORS.items()])
+def test_usage_error(args):
+    """Exit 64, one line on stderr and the hint where help is."""
+    done = nb.run(*args)
+    assert done.returncode == 64 and not done.stdout
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2 and "--help" in lines[1]
+    if args and args[0] in VERBS:
+        assert f"nibble {args[0]} --help" in lines[1]
+
+
+@pytest.mark.parametrize("verb", ["run", "eval", "check"])
+def test_absent_folder_is_no_usage_error(verb, tmp_path):
+    more = {"run": ["-p", "x"], "eval": ["--text", nb.DEMO / "config.json"], "check": []}[verb]
+    done = nb.run(verb, tmp_path / "nothing-here", *more)
+    assert done.returncode not in (0, 64) and "nothing-here" in done.stderr + done.stdout
+
+
+def test_hub_id_that_is_not_cached(tmp_path):
+    done = nb.run("run", "someone/some-model", "-p", "x", env={"HF_HUB_CACHE": str(tmp_path)})
+    assert done.returncode not in (0, 64) and "hf download someone/some-model" in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME"])
+def test_hub_id_from_the_cache(variable, tmp_path):
+    """The layout that huggingface_hub writes: refs/main holds a commit, snapshots/COMMIT links to blobs."""
+    hub = tmp_path if variable == "HF_HUB_CACHE" else tmp_path / "hub"
+    repo = hub / "models--nibble--demo"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
+    snapshot = repo / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    snapshot.mkdir(parents=True)
+    for file in nb.DEMO.iterdir():
+        (snapshot / file.name).symlink_to(file)
+    env = {variable: str(tmp_path), **({"HF_HUB_CACHE": ""} if variable == "HF_HOME" else {})}
+    done = nb.ok("run", "nibble/demo", "-p", "What is the capital of Croatia?", env=env)
+    assert done.stdout.strip() == "Zagreb"
+
+
+def test_run_prints_the_answer_alone_on_stdout():
+    """Progress and rates are for stderr."""
+    done = nb.ok("run", nb.DEMO, "-p", "What is the capital of Croatia?")
+    assert done.stdout == "Zagreb\n" and done.stderr
+
+
+def test_print_prompt():
+    done = nb.ok("run", nb.DEMO, "-p", "Hello?", "--print-prompt")
+    assert "<｜begin▁of▁sentence｜><｜User｜>Hello?<｜Assistant｜></think>" in done.stdout
+
+
+def test_seed_repeats_a_sampled_answer():
+    def answer(seed):
+        return nb.ok("run", nb.DEMO, "-p", "Tell me a story.", "--temperature", "1.0", "--top-p", "0.95", "--top-k", "50", "--min-p", "0.01",
+                     "--seed", str(seed), "--max-tokens", "60").stdout
+    first = answer(7)
+    assert first.strip() and answer(7) == first
+    assert any(answer(seed) != first for seed in (8, 9, 10))
+
+
+def test_max_tokens_ends_an_answer():
+    long = nb.ok("run", nb.DEMO, "-p", "Explain mixture of experts.").stdout
+    short = nb.ok("run", nb.DEMO, "-p", "Explain mixture of experts.", "--max-tokens", "5").stdout
+    assert 0 < len(short) < len(long) and long.startswith(short.rstrip("\n"))
+
+
+def test_several_turns_from_stdin():
+    """Without -p and off a terminal each line is a turn of one chat."""
+    done = nb.ok("run", nb.DEMO, stdin="Repeat 60 20 91 0.\nSort these numbers: 33 76\n")
+    assert [line for line in done.stdout.splitlines() if line.strip()] == ["60 20 91 0", "33 76"]
+
+
+def test_eval_text_is_json_alone(tmp_path):
+    text = "\n".join(["What is the capital of Croatia? Zagreb."] * 60)
+    (tmp_path / "t.txt").write_text(text)
+    got = nb.ok_json("eval", nb.DEMO, "--text", tmp_path / "t.txt", "--window", "64")
+    assert got["windows"] >= 2 and got["tokens"] == 63 * got["windows"]
+    assert got["perplexity"] > 1 and abs(got["mean_nll"] - math.log(got["perplexity"])) < 1e-6
+
+
+def test_eval_writes_whole_files_or_none(tmp_path):
+    """A prompt with an id outside the vocabulary: an error, and neither OUT nor a temporary file is left."""
+    (tmp_path / "ids.json").write_text("[[1, 2, 999999]]")
+    done = nb.run("eval", nb.DEMO, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out.st")
+    assert done.returncode not in (0, 64) and "999999" in done.stderr
+    assert os.listdir(tmp_path) == ["ids.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[[]]", "[[1,]]", '[["a"]]', "[[1.5]]", "[[-1]]", "[1]"])
+def test_bad_ids_file(text, tmp_path):
+    (tmp_path / "ids.json").write_text(text)
+    done = nb.run("eval", nb.DEMO, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out.st")
+    assert done.returncode not in (0, 64) and "ids.json" in done.stderr
+    assert not (tmp_path / "out.st").exists()
+
+
+def test_bench_json():
+    got = nb.ok_json("bench", nb.DEMO)
+    assert {"cores", "isa", "read_roof_gbs", "copy_gbs", "fma_gflops", "int8_gops", "amx_gflops"} <= got["machine"].keys()
+    assert got["machine"]["read_roof_gbs"] > 0
+    for row in got["results"]:
+        assert {"name", "arith", "rows", "seconds", "gbs", "gflops", "share_of_roof", "tokens_per_s"} <= row.keys()
+        assert row["seconds"] > 0
+    assert got["results"]
+
+
+def test_loading_prints_one_screen():
+    """Architecture, formats by share of bytes, memory."""
+    done = nb.ok("run", nb.DEMO, "-p", "282 - 247 =")
+    assert "deepseek_v4" in done.stderr and "NVFP4" in done.stderr.upper() and len(done.stderr.splitlines()) <= 24
+
+
+def test_json_has_no_bare_nan():
+    report = nb.ok("check", nb.DEMO, "--format", "json").stdout
+    json.loads(report, parse_constant=lambda text: pytest.fail(text))
