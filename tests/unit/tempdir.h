@@ -54,7 +54,7 @@ static inline void tempdir_remove_tree(const char *path)
         char p[1024];
         struct stat st;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(p, sizeof p, "%s/%s", path, e->d_name);
+        if (snprintf(p, sizeof p, "%s/%s", path, e->d_name) >= (int)sizeof p) abort();
         if (lstat(p, &st) == 0 && S_ISDIR(st.st_mode))
             tempdir_remove_tree(p);
         else
