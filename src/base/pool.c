@@ -1,0 +1,209 @@
+/*
+ * Fork and join in about a microsecond. A step of the model is hundreds of short parallel loops, so a worker that has
+ * finished spins for a while before it parks: waking a parked thread costs more than most loops. The dangerous moment is
+ * between "the worker decides to park" and "the caller decides whether anyone needs waking"; both sides write their word and
+ * then read the other's, sequentially consistent, so at least one of them sees the other.
+ */
+#include "base/pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cpu.h"
+#include "base/mem.h"
+
+#define MAX_THREADS 1024
+#define SPIN_NS 50000 /* longer than the serial gaps between two operators of a step */
+
+typedef struct worker {
+    struct nb_pool *pool;
+    size_t index;
+    pthread_t thread;
+} worker;
+
+struct nb_pool {
+    size_t threads, started; /* started: workers that exist */
+    bool spin; /* false when there are more threads than CPUs: spinning would keep others from running */
+
+    /* The job. Written by the caller before generation is raised, read by workers after they saw it. */
+    nb_pool_fn fn;
+    void *ctx;
+    size_t items, grain;
+    bool stop;
+
+    alignas(64) atomic_uint generation; /* futex: workers wait for a change */
+    atomic_uint sleepers;               /* workers parked, or about to be */
+    alignas(64) atomic_uint pending;    /* futex: the caller waits for 0 */
+    atomic_uint caller_parked;
+    alignas(64) worker workers[];
+};
+
+static void futex_wait(atomic_uint *word, unsigned value)
+{
+    /* EINTR and EAGAIN need no care: every caller looks at the word again. */
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Spins until (*word == value) is `wanted`; false when that took longer than SPIN_NS. */
+static bool spin_until(atomic_uint *word, unsigned value, bool wanted)
+{
+    uint64_t deadline = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if ((atomic_load_explicit(word, memory_order_acquire) == value) == wanted) return true;
+            relax();
+        }
+    } while (now_ns() < deadline);
+    return false;
+}
+
+/* The part of thread t: whole grains, dealt as evenly as they go, the first threads taking one more. */
+static void part(size_t items, size_t grain, size_t threads, size_t t, size_t *begin, size_t *end)
+{
+    size_t grains = nb_ceil_div(items, grain), each = grains / threads, extra = grains % threads;
+    size_t first = t * each + (t < extra ? t : extra);
+    size_t last = first + each + (t < extra);
+    *begin = first >= grains ? items : first * grain;
+    *end = last >= grains ? items : last * grain;
+}
+
+static void run_part(const nb_pool *p, size_t t)
+{
+    size_t begin, end;
+    part(p->items, p->grain, p->threads, t, &begin, &end);
+    if (begin < end) p->fn(p->ctx, t, begin, end);
+}
+
+static unsigned wait_for_job(nb_pool *p, unsigned seen)
+{
+    if (!p->spin || !spin_until(&p->generation, seen, false)) {
+        atomic_fetch_add(&p->sleepers, 1);
+        while (atomic_load(&p->generation) == seen) futex_wait(&p->generation, seen);
+        atomic_fetch_sub(&p->sleepers, 1);
+    }
+    return atomic_load_explicit(&p->generation, memory_order_acquire);
+}
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    nb_pool *p = w->pool;
+    unsigned seen = 0;
+    for (;;) {
+        seen = wait_for_job(p, seen);
+        if (p->stop) return NULL;
+        run_part(p, w->index);
+        if (atomic_fetch_sub(&p->pending, 1) == 1 && atomic_load(&p->caller_parked))
+            futex_wake_all(&p->pending);
+    }
+}
+
+static void announce(nb_pool *p)
+{
+    atomic_fetch_add(&p->generation, 1);
+    if (atomic_load(&p->sleepers)) futex_wake_all(&p->generation);
+}
+
+static void wait_for_workers(nb_pool *p)
+{
+    if (p->spin && spin_until(&p->pending, 0, true)) return;
+    atomic_store(&p->caller_parked, 1);
+    for (unsigned left; (left = atomic_load(&p->pending)) != 0;) futex_wait(&p->pending, left);
+    atomic_store(&p->caller_parked, 0);
+}
+
+nb_status nb_pool_new(size_t threads, nb_pool **out, nb_error *err)
+{
+    if (threads > MAX_THREADS)
+        return nb_fail(err, NB_ERR_ARGUMENT, "%zu threads asked for, at most %d are possible", threads,
+                       MAX_THREADS);
+    size_t cpus = nb_cpu_allowed();
+    if (threads == 0) threads = cpus < MAX_THREADS ? cpus : MAX_THREADS;
+    size_t bytes = sizeof(nb_pool) + threads * sizeof(worker);
+    nb_pool *p = nb_calloc_aligned(1, bytes);
+    if (!p) return nb_fail_nomem(err, "the thread pool", bytes);
+    p->threads = threads;
+    p->spin = threads <= cpus;
+
+    /* Signals are for the program's own thread. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = 0;
+    for (size_t i = 1; i < threads && rc == 0; i++) {
+        worker *w = &p->workers[i];
+        *w = (worker){.pool = p, .index = i};
+        rc = pthread_create(&w->thread, NULL, worker_main, w);
+        if (rc == 0) p->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
+        size_t got = p->started;
+        nb_pool_free(p);
+        nb_fail(err, NB_ERR_LIMIT, "the operating system refused thread %zu of %zu: %s", got + 2, threads,
+                strerror(rc));
+        nb_error_remedy(err, "ask for fewer threads, or raise ulimit -u and the cgroup's pids.max");
+        return NB_ERR_LIMIT;
+    }
+    *out = p;
+    return NB_OK;
+}
+
+void nb_pool_free(nb_pool *p)
+{
+    if (!p) return;
+    p->stop = true;
+    announce(p);
+    for (size_t i = 1; i <= p->started; i++) pthread_join(p->workers[i].thread, NULL);
+    free(p);
+}
+
+size_t nb_pool_threads(const nb_pool *p)
+{
+    return p ? p->threads : 1;
+}
+
+void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx)
+{
+    if (items == 0) return;
+    if (grain == 0) grain = 1;
+    if (!p || p->threads == 1 || items <= grain) {
+        fn(ctx, 0, 0, items);
+        return;
+    }
+    p->fn = fn;
+    p->ctx = ctx;
+    p->items = items;
+    p->grain = grain;
+    atomic_store_explicit(&p->pending, (unsigned)(p->threads - 1), memory_order_relaxed);
+    announce(p);
+    run_part(p, 0);
+    wait_for_workers(p);
+}

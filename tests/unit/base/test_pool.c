@@ -1,0 +1,148 @@
+/* The pool's contract: every item once, on the thread that the split says, and no worker lost between spinning and parking
+ * while other programs hold the processors. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/pool.h"
+
+enum { ITEMS = 1000, THREADS = 5 };
+
+typedef struct record {
+    atomic_int seen[ITEMS];
+    atomic_int calls[THREADS];
+    size_t begin[THREADS], end[THREADS];
+} record;
+
+static void note(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    record *r = ctx;
+    atomic_fetch_add(&r->calls[thread], 1);
+    r->begin[thread] = begin;
+    r->end[thread] = end;
+    for (size_t i = begin; i < end; i++) atomic_fetch_add(&r->seen[i], 1);
+}
+
+static void check_split(nb_pool *p, size_t threads, size_t items, size_t grain)
+{
+    record *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    nb_pool_run(p, items, grain, note, r);
+    size_t next = 0;
+    for (size_t t = 0; t < threads; t++) {
+        assert_true(r->calls[t] <= 1);
+        if (!r->calls[t]) continue;
+        assert_int_equal(r->begin[t], next);
+        assert_int_equal(r->begin[t] % grain, 0);
+        assert_true(r->end[t] > r->begin[t]);
+        next = r->end[t];
+    }
+    assert_int_equal(next, items);
+    for (size_t i = 0; i < items; i++) assert_int_equal(r->seen[i], 1);
+    free(r);
+}
+
+static void runs_every_item_once(void **state)
+{
+    for (size_t threads = 1; threads <= THREADS; threads++) {
+        nb_pool *p;
+        assert_int_equal(nb_pool_new(threads, &p, NULL), NB_OK);
+        assert_int_equal(nb_pool_threads(p), threads);
+        for (size_t items = 0; items <= ITEMS; items += 1 + items / 3)
+            for (size_t grain = 1; grain <= 64; grain *= 2) check_split(p, threads, items, grain);
+        nb_pool_free(p);
+    }
+    check_split(NULL, 1, 17, 4);
+    assert_int_equal(nb_pool_threads(NULL), 1);
+}
+
+/* 10 grains over 4 threads: 3, 3, 2, 2; the last grain is short. Twice the same. */
+static void split_is_even_and_fixed(void **state)
+{
+    nb_pool *p;
+    assert_int_equal(nb_pool_new(4, &p, NULL), NB_OK);
+    for (int again = 0; again < 2; again++) {
+        record *r = calloc(1, sizeof *r);
+        assert_non_null(r);
+        nb_pool_run(p, 155, 16, note, r);
+        const size_t begin[] = {0, 48, 96, 128}, end[] = {48, 96, 128, 155};
+        assert_memory_equal(r->begin, begin, sizeof begin);
+        assert_memory_equal(r->end, end, sizeof end);
+        free(r);
+    }
+    nb_pool_free(p);
+}
+
+static void too_many_threads(void **state)
+{
+    nb_pool *p = NULL;
+    nb_error err;
+    assert_int_equal(nb_pool_new(1025, &p, &err), NB_ERR_ARGUMENT);
+    assert_null(p);
+    assert_non_null(strstr(err.cause, "1025"));
+}
+
+static void *busy(void *stop)
+{
+    for (volatile unsigned x = 0; !atomic_load_explicit((atomic_bool *)stop, memory_order_relaxed);
+         x = x + 1) {}
+    return NULL;
+}
+
+static void add(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    atomic_fetch_add((atomic_size_t *)ctx, end - begin);
+}
+
+/* Tens of thousands of short jobs with pauses of 0 to 100 us around the time at which workers park, beside threads that
+ * keep every processor busy. A lost wake-up shows as a hang: the alarm then ends the test. */
+static void survives_competing_load(void **state)
+{
+    alarm(120);
+    atomic_bool stop = false;
+    pthread_t load[4];
+    for (size_t i = 0; i < 4; i++) assert_int_equal(pthread_create(&load[i], NULL, busy, &stop), 0);
+    for (size_t threads = 2; threads <= 4; threads++) {
+        nb_pool *p;
+        assert_int_equal(nb_pool_new(threads, &p, NULL), NB_OK);
+        atomic_size_t sum = 0;
+        unsigned seed = 1;
+        struct timespec t0, t;
+        clock_gettime(CLOCK_MONOTONIC, &t0);
+        size_t runs = 0;
+        do {
+            nb_pool_run(p, 64, 1, add, &sum);
+            runs++;
+            seed = seed * 1103515245u + 12345u;
+            unsigned pause = (seed >> 16) % 100;
+            if (pause < 30) nanosleep(&(struct timespec){.tv_nsec = pause * 3000}, NULL);
+            clock_gettime(CLOCK_MONOTONIC, &t);
+        } while (t.tv_sec - t0.tv_sec < 2 && runs < 20000);
+        assert_int_equal(sum, runs * 64);
+        nb_pool_free(p);
+    }
+    atomic_store(&stop, true);
+    for (size_t i = 0; i < 4; i++) pthread_join(load[i], NULL);
+    alarm(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_every_item_once),
+        cmocka_unit_test(split_is_even_and_fixed),
+        cmocka_unit_test(too_many_threads),
+        cmocka_unit_test(survives_competing_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
