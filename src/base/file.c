@@ -94,6 +94,25 @@ nb_status nb_file_read(const nb_file *f, uint64_t offset, void *dst, size_t n, n
     return NB_OK;
 }
 
+nb_status nb_file_check_data(const nb_file *f, nb_error *err)
+{
+    static const char pointer[] = "version https://git-lfs.github.com/spec/";
+    char start[sizeof pointer - 1];
+    bool lfs = false;
+    if (f->size >= sizeof start) {
+        nb_status s = nb_file_read(f, 0, start, sizeof start, err);
+        if (s != NB_OK) return s;
+        lfs = memcmp(start, pointer, sizeof start) == 0;
+    }
+    if (f->size && !lfs) return NB_OK;
+    nb_fail(err, NB_ERR_MISSING, "%s",
+            lfs ? "this is a Git LFS pointer, not the file itself" : "the file is empty");
+    nb_error_at(err, f->path, NULL, 0);
+    nb_error_remedy(err, lfs ? "run `git lfs pull` in its folder, or `hf download` the model"
+                             : "download it again; the last attempt left nothing");
+    return NB_ERR_MISSING;
+}
+
 nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err)
 {
     nb_file f;

@@ -19,6 +19,9 @@ typedef struct nb_file {
 nb_status nb_file_open(const char *path, nb_file *out, nb_error *err);
 void nb_file_close(nb_file *f);
 
+/* NB_ERR_MISSING when the file is empty or a Git LFS pointer, with the command that fetches the real one. */
+nb_status nb_file_check_data(const nb_file *f, nb_error *err);
+
 /* Reads exactly n bytes at offset. Fewer (the file shrank, the disk failed) is NB_ERR_IO naming file and byte.
  * Thread-safe. */
 nb_status nb_file_read(const nb_file *f, uint64_t offset, void *dst, size_t n, nb_error *err);
