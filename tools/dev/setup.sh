@@ -24,9 +24,12 @@ need() {
         root=(sudo)
     fi
     say "installing ${missing[*]}"
-    "${root[@]}" apt-get update -q
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" ||
-        fail "apt-get could not install ${missing[*]}"
+    local log
+    log=$(mktemp)
+    quietly "$log" "${root[@]}" apt-get update || fail "apt-get update failed"
+    quietly "$log" "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install ${missing[*]}"
+    rm -f "$log"
 }
 
 setup() {
