@@ -45,8 +45,9 @@ typedef struct nb_packed {
     size_t code_bytes, scale_bytes; /* of one panel, multiples of 64 and 16 */
     float multiplier; /* per-tensor global scale as a multiplier; 1 when the format has none */
     bool odd_scales; /* NVFP4: a NaN byte or a sign bit among the block scales; use the reference decoder */
-    uint8_t *codes; /* [panels][code_bytes], 64-byte aligned, owned */
-    uint8_t *scales; /* [panels][scale_bytes], 64-byte aligned, owned; NULL without a scale stream */
+    uint8_t *codes; /* [panels][code_bytes], 64-byte aligned */
+    uint8_t *scales; /* [panels][scale_bytes], 64-byte aligned; NULL without a scale stream */
+    void *memory; /* what both lie in, owned */
 } nb_packed;
 
 /* Sets the sizes and takes the memory (zeroed, not yet touched by the packing threads' pages beyond calloc).

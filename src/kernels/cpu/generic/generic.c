@@ -1,0 +1,95 @@
+/* The reference of every other inner loop: the formula, written down. */
+#include "kernels/cpu/generic/generic.h"
+
+#include <math.h>
+#include <string.h>
+
+static void rmsnorm(const float *x, const float *w, float eps, size_t n, float *y)
+{
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    float inv = 1.0f / sqrtf(sum / (float)n + eps);
+    for (size_t i = 0; i < n; i++) y[i] = w ? x[i] * inv * w[i] : x[i] * inv;
+}
+
+static void rope(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign)
+{
+    for (size_t i = 0; i < pairs; i++) {
+        float *a = interleaved ? x + 2 * i : x + i, *b = interleaved ? a + 1 : a + pairs;
+        float re = *a, im = *b, s = sign * sin[i];
+        *a = re * cos[i] - im * s;
+        *b = im * cos[i] + re * s;
+    }
+}
+
+/* The larger of two numbers; NaN when either is, unlike fmaxf. */
+static float max_nan(float a, float b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+
+static void softmax(float *x, size_t n, const float *sink)
+{
+    float m = sink ? *sink : -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++) m = max_nan(m, x[i]);
+    if (m == -INFINITY) {
+        memset(x, 0, n * sizeof *x);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        x[i] = expf(x[i] - m);
+        sum += x[i];
+    }
+    if (sink) sum += expf(*sink - m);
+    for (size_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+static float dot(const float *a, const float *b, size_t n)
+{
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static void axpy(float a, const float *x, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+static void attend(const nb_attend_args *a)
+{
+    for (size_t h = 0; h < a->heads; h++) {
+        const float *q = a->q + h * a->dk;
+        float *out = a->out + h * a->dv;
+        for (size_t r = 0; r < a->n_rows; r++) a->scores[r] = dot(q, a->k_rows[r], a->dk) * a->scale;
+        softmax(a->scores, a->n_rows, a->sink ? a->sink + h : NULL);
+        memset(out, 0, a->dv * sizeof *out);
+        for (size_t r = 0; r < a->n_rows; r++) axpy(a->scores[r], a->v_rows[r], a->dv, out);
+    }
+}
+
+static void swiglu(const float *g, const float *u, float limit, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) {
+        float gate = g[i], up = u[i];
+        if (limit > 0) { /* written so that NaN stays NaN */
+            gate = gate > limit ? limit : gate;
+            up = up > limit ? limit : up < -limit ? -limit : up;
+        }
+        y[i] = gate / (1.0f + expf(-gate)) * up;
+    }
+}
+
+const nb_kernels *nb_kernels_generic(void)
+{
+    static const nb_kernels table = {.name = "generic",
+                                     .linear = nb_generic_linear,
+                                     .rmsnorm = rmsnorm,
+                                     .rope = rope,
+                                     .softmax = softmax,
+                                     .attend = attend,
+                                     .swiglu = swiglu,
+                                     .dot = dot,
+                                     .axpy = axpy};
+    return &table;
+}

@@ -1,0 +1,23 @@
+/* Choosing a table of inner loops by what the machine can do. A new instruction set adds one line here. */
+#include "kernels/cpu/kernels.h"
+
+#include <string.h>
+
+size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap)
+{
+    const nb_kernels *all[2] = {nb_kernels_generic()};
+    size_t n = 1;
+    if (n > cap) n = cap;
+    memcpy(out, all, n * sizeof *out);
+    return n;
+}
+
+const nb_kernels *nb_kernels_pick(const nb_cpu *cpu, const char *name)
+{
+    const nb_kernels *list[8];
+    size_t n = nb_kernels_list(cpu, list, sizeof list / sizeof *list);
+    if (!name) return list[n - 1];
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i]->name, name) == 0) return list[i];
+    return NULL;
+}
