@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef __clang_analyzer__ /* the definitions are below */
+#undef nb_fail
+#undef nb_fail_nomem
+#endif
+
 const char *nb_status_name(nb_status s)
 {
     switch (s) {

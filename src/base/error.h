@@ -16,4 +16,10 @@ void nb_error_remedy(nb_error *err, const char *fmt, ...) __attribute__((format(
 /* NB_ERR_NOMEM with a message that names what and how many bytes. */
 nb_status nb_fail_nomem(nb_error *err, const char *what, size_t bytes);
 
+#ifdef __clang_analyzer__
+/* The analyzer sees one file at a time: this tells it that failing never returns NB_OK. */
+#define nb_fail(err, status, ...) (nb_fail(err, status, __VA_ARGS__), (status))
+#define nb_fail_nomem(err, what, bytes) (nb_fail_nomem(err, what, bytes), NB_ERR_NOMEM)
+#endif
+
 #endif
