@@ -14,6 +14,7 @@ need() {
         return 0
     fi
     for package; do
+        [[ " ${missing[*]} " == *" $package "* ]] && continue
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
