@@ -1,0 +1,169 @@
+/* The tokens: their bytes by id, and ids by bytes. A byte-level vocabulary spells each byte as one printable character
+ * (GPT-2's alphabet); here every entry is kept as the bytes it stands for, so that encoding works on the text itself. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "text/internal.h"
+
+#define ARENA_BLOCK ((size_t)256 << 10)
+
+struct nb_arena_block {
+    struct nb_arena_block *next;
+    size_t used, cap;
+    char data[];
+};
+
+char *nb_arena_copy(nb_arena *a, const char *s, size_t n)
+{
+    struct nb_arena_block *b = a->head;
+    if (!b || b->cap - b->used < n) {
+        size_t cap = n > ARENA_BLOCK ? n : ARENA_BLOCK;
+        if (n > SIZE_MAX - sizeof *b) return NULL;
+        b = malloc(sizeof *b + cap);
+        if (!b) return NULL;
+        b->next = a->head;
+        b->used = 0;
+        b->cap = cap;
+        a->head = b;
+    }
+    char *p = b->data + b->used;
+    if (n) memcpy(p, s, n);
+    b->used += n;
+    return p;
+}
+
+void nb_arena_free(nb_arena *a)
+{
+    while (a->head) {
+        struct nb_arena_block *b = a->head;
+        a->head = b->next;
+        free(b);
+    }
+}
+
+/* GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the 68 others are U+0100 … U+0143 in order.
+ * -1: not in it. tokenizers, pre_tokenizers/byte_level.rs (bytes_char). */
+static int alphabet_byte(uint32_t cp)
+{
+    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255)) return (int)cp;
+    if (cp < 256 || cp > 323) return -1;
+    if (cp < 256 + 33) return (int)(cp - 256);           /* 0 … 32 */
+    if (cp < 323) return (int)(127 + (cp - (256 + 33))); /* 127 … 160 */
+    return 173;
+}
+
+bool nb_byte_alphabet(const char *s, size_t n, char *dst, size_t *dst_n)
+{
+    size_t m = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t w = nb_utf8_decode(s + i, n - i, &cp);
+        int b = w ? alphabet_byte(cp) : -1;
+        if (b < 0) return false;
+        dst[m++] = (char)b;
+        i += w;
+    }
+    *dst_n = m;
+    return true;
+}
+
+static bool grow(nb_vocab *v, uint32_t id)
+{
+    if (id >= v->cap) {
+        uint32_t cap = v->cap ? v->cap : 1024;
+        while (cap <= id) cap *= 2;
+        nb_token *p = realloc(v->tokens, cap * sizeof *p);
+        if (!p) return false;
+        memset(p + v->cap, 0, (cap - v->cap) * sizeof *p);
+        v->tokens = p;
+        v->cap = cap;
+    }
+    if (id >= v->n) v->n = id + 1;
+    return true;
+}
+
+nb_status nb_vocab_set(nb_vocab *v, uint32_t id, const char *text, size_t n, bool *byte_level, nb_error *err)
+{
+    if (id >= NB_TOK_MAX_IDS)
+        return nb_fail(err, NB_ERR_LIMIT, "token id %u; ids up to %u are supported", id, NB_TOK_MAX_IDS - 1);
+    if (n > UINT32_MAX) return nb_fail(err, NB_ERR_LIMIT, "a token of %zu bytes", n);
+    if (!grow(v, id)) return nb_fail_nomem(err, "the tokens", (size_t)id * sizeof *v->tokens);
+    char *bytes = nb_arena_copy(&v->strings, text, n);
+    if (!bytes) return nb_fail_nomem(err, "a token", n);
+    /* The decoder turns a token back into bytes only when all its characters are in the alphabet. */
+    size_t m = n;
+    bool alphabet = nb_byte_alphabet(text, n, bytes, &m);
+    if (!alphabet && n) memcpy(bytes, text, n);
+    v->tokens[id].s = bytes;
+    v->tokens[id].n = (uint32_t)m;
+    if (byte_level) *byte_level = alphabet;
+    return NB_OK;
+}
+
+bool nb_vocab_find(const nb_vocab *v, const char *text, size_t n, nb_buf *work, uint32_t *id)
+{
+    nb_buf_clear(work);
+    if (!nb_buf_reserve(work, n)) return false;
+    size_t m;
+    if (nb_byte_alphabet(text, n, work->data, &m)) return nb_map_get(&v->by_bytes, work->data, m, id);
+    return nb_map_get(&v->by_text, text, n, id);
+}
+
+/* One entry; key holds its spelling, the next event is its id. */
+static nb_status load_entry(nb_vocab *v, nb_json *j, nb_buf *key, nb_error *err)
+{
+    uint64_t id;
+    const char *text = nb_buf_str(key);
+    int shown = key->len < 40 ? (int)key->len : 40;
+    nb_json_event e = nb_json_next(j);
+    if (e == NB_J_ERROR) return NB_OK; /* the caller reports it */
+    if (e != NB_J_NUMBER || !nb_json_u64(j, &id))
+        return nb_fail(err, NB_ERR_FORMAT, "model.vocab: the id of '%.*s' is not a whole number", shown,
+                       text);
+    if (id >= NB_TOK_MAX_IDS)
+        return nb_fail(err, NB_ERR_LIMIT, "model.vocab: '%.*s' has the id %llu; ids up to %u are supported",
+                       shown, text, (unsigned long long)id, NB_TOK_MAX_IDS - 1);
+    if (id < v->n && v->tokens[id].s)
+        return nb_fail(err, NB_ERR_FORMAT, "model.vocab: '%.*s' has the id %llu, which another token has",
+                       shown, text, (unsigned long long)id);
+    bool byte_level, was;
+    nb_status s = nb_vocab_set(v, (uint32_t)id, text, key->len, &byte_level, err);
+    if (s) return s;
+    const nb_token *t = &v->tokens[id];
+    nb_map *map = byte_level ? &v->by_bytes : &v->by_text;
+    if (!nb_map_put(map, t->s, t->n, (uint32_t)id, &was))
+        return nb_fail_nomem(err, "the vocabulary", (size_t)v->entries * sizeof(nb_map_slot));
+    if (was) return nb_fail(err, NB_ERR_FORMAT, "model.vocab: '%.*s' stands there twice", shown, text);
+    v->entries++;
+    return NB_OK;
+}
+
+nb_status nb_vocab_load(nb_vocab *v, const char *json, size_t n, nb_error *err)
+{
+    nb_status s = NB_OK;
+    nb_buf key = {0}; /* the parser's string ends with its next event */
+    nb_json j;
+    nb_json_init(&j, json, n);
+    nb_json_event e = nb_json_next(&j);
+    while (!s && e != NB_J_ERROR && (e = nb_json_next(&j)) == NB_J_KEY) {
+        nb_buf_clear(&key);
+        nb_buf_add(&key, j.str, j.len);
+        s = nb_buf_ok(&key) ? load_entry(v, &j, &key, err) : nb_fail_nomem(err, "a token", j.len);
+    }
+    if (!s && e == NB_J_ERROR) s = nb_tok_json_error(&j, "model.vocab", err);
+    if (s) nb_error_at(err, NULL, NULL, (int64_t)j.pos);
+    nb_buf_free(&key);
+    nb_json_free(&j);
+    return s;
+}
+
+void nb_vocab_free(nb_vocab *v)
+{
+    free(v->tokens);
+    nb_map_free(&v->by_bytes);
+    nb_map_free(&v->by_text);
+    nb_map_free(&v->added_by_text);
+    nb_arena_free(&v->strings);
+    *v = (nb_vocab){0};
+}
