@@ -27,7 +27,6 @@ def test_version():
 
 
 USAGE_ERRORS = {
-    "no verb": [],
     "unknown verb": ["frobnicate"],
     "no folder": ["run"],
     "unknown flag": ["run", nb.DEMO, "--frobnicate"],
@@ -45,13 +44,16 @@ USAGE_ERRORS = {
 
 @pytest.mark.parametrize("args", [pytest.param(a, id=n) for n, a in USAGE_ERRORS.items()])
 def test_usage_error(args):
-    """Exit 64, one line on stderr and the hint where help is."""
+    """Exit 64, and one line on stderr that ends in the hint where help is."""
     done = nb.run(*args)
     assert done.returncode == 64 and not done.stdout
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 2 and "--help" in lines[1]
-    if args and args[0] in VERBS:
-        assert f"nibble {args[0]} --help" in lines[1]
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert (f"nibble {args[0]} --help" if args[0] in VERBS else "nibble --help") in done.stderr
+
+
+def test_no_verb_shows_help():
+    done = nb.run()
+    assert done.returncode == 64 and not done.stdout and "run" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "eval", "check"])
@@ -108,9 +110,13 @@ def test_max_tokens_ends_an_answer():
     assert 0 < len(short) < len(long) and long.startswith(short.rstrip("\n"))
 
 
-def test_several_turns_from_stdin():
-    """Without -p and off a terminal each line is a turn of one chat."""
-    done = nb.ok("run", nb.DEMO, stdin="Repeat 60 20 91 0.\nSort these numbers: 33 76\n")
+TURNS = ["Repeat 60 20 91 0.", "Sort these numbers: 33 76"]
+
+
+@pytest.mark.parametrize("args,stdin", [(["-p", TURNS[0], "-p", TURNS[1]], ""), ([], "\n".join(TURNS) + "\n")], ids=["flags", "stdin"])
+def test_several_turns(args, stdin):
+    """Several -p, or lines of standard input without -p, are the turns of one conversation."""
+    done = nb.ok("run", nb.DEMO, *args, stdin=stdin)
     assert [line for line in done.stdout.splitlines() if line.strip()] == ["60 20 91 0", "33 76"]
 
 

@@ -5,20 +5,19 @@ build
 say "is the checkpoint sound? build/nibble check $DEMO"
 build/nibble check "$DEMO"
 
-# ask EXPECTED QUESTION...: one chat, a question a turn; the last answer must be the expected one.
+# ask EXPECTED QUESTION...: one conversation, a question a turn; the last answer must be the expected one.
 ask() {
-    local expected=$1 answer question log=build/demo.log
+    local expected=$1 answers question turns=() log=build/demo.log
     shift
     printf '\n'
-    for question; do printf 'question: %s\n' "$question"; done
-    if [ $# -eq 1 ]; then
-        answer=$(build/nibble run "$DEMO" -p "$1" 2>"$log") || { cat "$log" >&2; exit 1; }
-    else
-        answer=$(printf '%s\n' "$@" | build/nibble run "$DEMO" 2>"$log") || { cat "$log" >&2; exit 1; }
-    fi
-    printf '%s\n' "$answer" | sed 's/^/answer:   /'
-    sed -n 's/^.*\b\([0-9.]* tokens\/s.*\)$/rate:     \1/p' "$log" | tail -n 1
-    [ "$(printf '%s\n' "$answer" | tail -n 1)" = "$expected" ] || fail "the answer should end in: $expected"
+    for question; do
+        printf 'question: %s\n' "$question"
+        turns+=(-p "$question")
+    done
+    answers=$(build/nibble run "$DEMO" "${turns[@]}" 2>"$log") || { cat "$log" >&2; exit 1; }
+    sed 's/^/answer:   /' <<<"$answers"
+    sed -n 's/^\[\(.*\)\]$/rate:     \1/p' "$log"
+    [ "${answers##*$'\n'}" = "$expected" ] || fail "the answer should be: $expected"
 }
 
 say "four questions: build/nibble run $DEMO -p ..."
@@ -30,8 +29,8 @@ ask '33 76' 'Repeat 60 20 91 0.' 'Sort these numbers: 33 76'
 cat <<EOF
 
 Every answer is right. What to try next:
-  build/nibble run $DEMO                                      a chat (it also knows: Tell me a story.)
-  build/nibble run $DEMO -p 'What is 12 + 30?' --print-prompt   what the model really reads
+  build/nibble run $DEMO                                      a chat (try: Tell me a story.)
+  build/nibble run $DEMO -p '12 + 30 =' --print-prompt      what the model really reads
   build/nibble check $DEMO --format json                      the health report, for scripts
   build/nibble bench $DEMO                                    how fast, and how near the memory's roof
   build/nibble run YOUR_MODEL_FOLDER                          any Llama or DeepSeek-V4 in NVFP4
