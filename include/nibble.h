@@ -52,6 +52,88 @@ NB_API const char *nb_status_name(nb_status s);
  * Returns the length that the whole line has, like snprintf. */
 NB_API size_t nb_error_format(const nb_error *err, char *buf, size_t cap);
 
+/* ---- Models ---- */
+
+typedef enum nb_log_level { NB_LOG_DEBUG, NB_LOG_INFO, NB_LOG_WARN, NB_LOG_ERROR } nb_log_level;
+
+/* How the library talks while it works. Every member may be NULL. Borrowed for as long as the object made with it lives. */
+typedef struct nb_sink {
+    /* One finished line without a newline, from any thread. */
+    void (*log)(void *ctx, nb_log_level level, const char *line);
+    /* Progress of one named piece of work in bytes (or items), from one thread at a time; done == total ends it. */
+    void (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
+    void *ctx;
+} nb_sink;
+
+/* How the inputs of quantised linears are treated. Within one arithmetic each output depends on its own row and the weights
+ * alone: batch, chunking and threads never change a bit. */
+typedef enum nb_arith {
+    NB_ARITH_EXACT,        /* F32 as they are */
+    NB_ARITH_BF16,         /* rounded to BF16 */
+    NB_ARITH_W4A4,         /* NVFP4 with the checkpoint's static scale, step by step as the GPU kernel */
+    NB_ARITH_W4A4_DYNAMIC, /* NVFP4 with each row's own scale */
+    NB_ARITH_COUNT
+} nb_arith;
+
+/* "exact", "bf16", "w4a4", "w4a4-dynamic". Static storage. */
+NB_API const char *nb_arith_name(nb_arith a);
+
+typedef struct nb_llm_options {
+    size_t threads;      /* 0: as many as affinity and cgroup allow */
+    const char *kernels; /* NULL or "auto": the best this machine has; "generic": the plain references */
+    nb_arith arith;
+    bool act_bf16;      /* round what passes between operators to BF16 */
+    size_t max_context; /* tokens of prompt and answer; 0: what the model allows, at most 8192 */
+    size_t max_rows;    /* tokens computed at once; 0: 512 */
+    nb_sink sink;
+} nb_llm_options;
+
+/* A loaded model with its tokenizer and chat format. One call at a time. */
+typedef struct nb_llm nb_llm;
+
+/* path: a model folder, or a hub id "org/name[@revision]" in the local cache. Owned by the caller; nb_llm_close frees. */
+NB_API nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **out, nb_error *err);
+NB_API void nb_llm_close(nb_llm *m);
+
+typedef struct nb_llm_facts {
+    const char *architecture; /* valid while the model is open */
+    const char *kernels;
+    int64_t layers;
+    size_t vocab, max_context, threads;
+    uint64_t weight_bytes, kv_bytes;
+    uint64_t format_bytes[6]; /* packed bytes in NVFP4, MXFP4, FP8, BF16, F16, F32 */
+} nb_llm_facts;
+NB_API void nb_llm_describe(const nb_llm *m, nb_llm_facts *out);
+
+/* Renders a chat request, JSON {"messages": [...], "tools"?, "add_generation_prompt"?, "chat_template_kwargs"?}, to the prompt text
+ * of the model's format. NB_ERR_UNSUPPORTED when its format is not in this build. The caller frees *prompt with free(). */
+NB_API nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt, nb_error *err);
+
+/* Text (n bytes; special tokens in it are recognised) to ids; the caller frees *ids with free(). */
+NB_API nb_status nb_llm_tokenize(nb_llm *m, const char *text, size_t n, bool add_special, uint32_t **ids,
+                                 size_t *n_ids, nb_error *err);
+
+typedef struct nb_sampling {
+    float temperature; /* 0: greedy */
+    uint32_t top_k;    /* 0: off */
+    float top_p;       /* in (0, 1]; 1: off */
+    float min_p;       /* in [0, 1]; 0: off */
+    uint64_t seed;
+} nb_sampling;
+
+typedef struct nb_generation {
+    size_t prompt_tokens, output_tokens; /* the end token is not counted */
+    bool stopped;                        /* by an end token; else by max_tokens or the context's end */
+    double prefill_seconds, decode_seconds;
+} nb_generation;
+
+/* Answers a prompt of n ids, at least one. text gets each piece as soon as its characters are whole (n bytes of UTF-8, never an
+ * incomplete character); returning false stops with NB_ERR_CANCELLED. max_tokens 0: up to the context's end. Non-finite logits
+ * are NB_ERR_FORMAT, never text. *result is filled even then. */
+NB_API nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sampling *sampling,
+                                 size_t max_tokens, bool (*text)(void *ctx, const char *piece, size_t n),
+                                 void *ctx, nb_generation *result, nb_error *err);
+
 #ifdef __cplusplus
 }
 #endif

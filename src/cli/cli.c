@@ -1,0 +1,116 @@
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int nb_cli_usage(const char *verb, const char *fmt, ...)
+{
+    const char *space = verb ? " " : "";
+    verb = verb ? verb : "";
+    fprintf(stderr, "nibble%s%s: ", space, verb);
+    va_list ap;
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, " (see nibble%s%s --help)\n", space, verb);
+    return NB_EXIT_USAGE;
+}
+
+int nb_cli_fail(const nb_error *err)
+{
+    char line[2048];
+    nb_error_format(err, line, sizeof line);
+    fprintf(stderr, "nibble: %s\n", line);
+    return NB_EXIT_FAILED;
+}
+
+bool nb_cli_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9') return false;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno || *end || v < min || v > max) return false;
+    *out = v;
+    return true;
+}
+
+bool nb_cli_real(const char *text, double *out)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v)) return false;
+    *out = v;
+    return true;
+}
+
+const char nb_cli_model_help[] =
+    "  --arith A           exact, bf16, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised linears "
+    "are treated\n"
+    "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
+    "  --kernels K         auto (default), or generic: the plain references\n"
+    "  --threads N         threads (default: what affinity and cgroup allow)\n"
+    "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
+    "  --format F          text (default) or json: JSON alone on stdout\n"
+    "  -q, --quiet         no progress and notes\n";
+
+int nb_cli_model_option(const char *verb, int code, nb_cli_model *m)
+{
+    uint64_t v;
+    switch (code) {
+    case NB_OPT_MODEL: m->arith = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 1: m->kernels = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 2: m->act_dtype = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 3:
+        if (!nb_cli_number(optarg, 1, 1024, &v))
+            return nb_cli_usage(verb, "--threads takes a number from 1 to 1024, not '%s'", optarg);
+        m->threads = v;
+        return NB_EXIT_OK;
+    case NB_OPT_MODEL + 4:
+        if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
+            return nb_cli_usage(verb, "--max-model-len takes a number of tokens, not '%s'", optarg);
+        m->max_context = v;
+        return NB_EXIT_OK;
+    case NB_OPT_MODEL + 5: m->format = optarg; return NB_EXIT_OK;
+    case 'q': m->quiet = true; return NB_EXIT_OK;
+    case 'h': m->help = true; return NB_EXIT_OK;
+    default: return nb_cli_usage(verb, "unknown option, or one without its argument");
+    }
+}
+
+static bool arith_of(const char *name, nb_arith *out)
+{
+    for (int a = 0; a < NB_ARITH_COUNT; a++) {
+        if (strcmp(name, nb_arith_name((nb_arith)a)) != 0) continue;
+        *out = (nb_arith)a;
+        return true;
+    }
+    *out = NB_ARITH_BF16; /* auto: the fastest there is within 0.1 % of bf16 is bf16 itself */
+    return strcmp(name, "auto") == 0;
+}
+
+int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
+                        nb_llm_options *out)
+{
+    const char *arith = m->arith ? m->arith : default_arith, *act = m->act_dtype ? m->act_dtype : "f32";
+    if (!m->format) m->format = "text";
+    *out = (nb_llm_options){.threads = m->threads, .kernels = m->kernels, .max_context = m->max_context};
+    if (optind >= argc) return nb_cli_usage(verb, "which model? Give its folder");
+    if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
+    m->dir = argv[optind];
+    if (strcmp(arith, "int8") == 0)
+        return nb_cli_usage(verb, "arithmetic int8 is not in this build; use bf16");
+    if (!arith_of(arith, &out->arith))
+        return nb_cli_usage(verb, "--arith is exact, bf16, w4a4, w4a4-dynamic or auto, not '%s'", arith);
+    if (strcmp(act, "f32") != 0 && strcmp(act, "bf16") != 0)
+        return nb_cli_usage(verb, "--act-dtype is f32 or bf16, not '%s'", act);
+    out->act_bf16 = strcmp(act, "bf16") == 0;
+    if (strcmp(m->format, "text") != 0 && strcmp(m->format, "json") != 0)
+        return nb_cli_usage(verb, "--format is text or json, not '%s'", m->format);
+    nb_cli_sink(&out->sink, m->quiet);
+    return NB_EXIT_OK;
+}

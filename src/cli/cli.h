@@ -1,0 +1,64 @@
+/* What the verbs share: usage errors, error output, progress, model options. The program may print and exit; the library not. */
+#ifndef NB_CLI_CLI_H
+#define NB_CLI_CLI_H
+
+#include <getopt.h>
+
+#include "nibble.h"
+
+/* Exit codes of verbs that have no others of their own. */
+enum { NB_EXIT_OK = 0, NB_EXIT_FAILED = 1, NB_EXIT_USAGE = 64 };
+
+/* Prints "nibble VERB: message (see nibble VERB --help)" on stderr; returns NB_EXIT_USAGE. verb may be NULL. */
+int nb_cli_usage(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Prints a library error on stderr; returns NB_EXIT_FAILED. */
+int nb_cli_fail(const nb_error *err);
+
+/* Log lines and progress on stderr: a bar on a terminal, else one line each ten seconds. quiet drops all but warnings. */
+void nb_cli_sink(nb_sink *out, bool quiet);
+
+/* Options of every verb that runs a model. */
+typedef struct nb_cli_model {
+    const char *dir;
+    const char *arith; /* NULL: the verb's default */
+    const char *kernels;
+    const char *act_dtype;
+    const char *format; /* "text" or "json" */
+    size_t threads, max_context;
+    bool quiet, help;
+} nb_cli_model;
+
+/* getopt_long codes of the options above start here; a verb's own codes are smaller. */
+enum { NB_OPT_MODEL = 1000 };
+/* The option table entries, to be put into a verb's own table. */
+#define NB_CLI_MODEL_OPTIONS                                                                                 \
+    {"arith", required_argument, NULL, NB_OPT_MODEL},                                                        \
+        {"kernels", required_argument, NULL, NB_OPT_MODEL + 1},                                              \
+        {"act-dtype", required_argument, NULL, NB_OPT_MODEL + 2},                                            \
+        {"threads", required_argument, NULL, NB_OPT_MODEL + 3},                                              \
+        {"max-model-len", required_argument, NULL, NB_OPT_MODEL + 4},                                        \
+        {"format", required_argument, NULL, NB_OPT_MODEL + 5}, {"quiet", no_argument, NULL, 'q'},            \
+    {                                                                                                        \
+        "help", no_argument, NULL, 'h'                                                                       \
+    }
+/* Their help text. */
+extern const char nb_cli_model_help[];
+
+/* Handles one option code. Returns NB_EXIT_OK, or the exit code after having printed why. */
+int nb_cli_model_option(const char *verb, int code, nb_cli_model *m);
+/* Takes DIR from the remaining arguments (exactly one) and fills the arithmetic: `auto` is bf16 in this build. */
+int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
+                        nb_llm_options *out);
+
+/* Parses a whole decimal number in [min, max]; false: it is not one. */
+bool nb_cli_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+bool nb_cli_real(const char *text, double *out);
+
+/* One verb a file: cmd_VERB.c. argv[0] is the verb. */
+int nb_cmd_run(int argc, char **argv);
+int nb_cmd_eval(int argc, char **argv);
+int nb_cmd_tokenize(int argc, char **argv);
+int nb_cmd_check(int argc, char **argv);
+int nb_cmd_bench(int argc, char **argv);
+
+#endif

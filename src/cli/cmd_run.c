@@ -1,0 +1,277 @@
+/* nibble run: one answer, a conversation of given turns, or a chat on the terminal. Uses the public API alone. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static const char usage[] =
+    "usage: nibble run DIR [-p TEXT]... [options]\n\n"
+    "Answers TEXT as a chat message; several -p are the turns of one conversation. Without -p, chats on the "
+    "terminal\n"
+    "(or answers each line of standard input). The answer streams to stdout; rates go to stderr.\n\n"
+    "  -p, --prompt TEXT   a message of the user (repeatable)\n"
+    "  -s, --system TEXT   a system message before it\n"
+    "      --thinking      let the model think first\n"
+    "      --raw           TEXT is the whole prompt, special tokens spelled out; no chat format\n"
+    "      --print-prompt  print the prompt that the model would see, and stop\n"
+    "  -n, --max-tokens N  stop after N tokens (default: at the model's end token, or when the context is "
+    "full)\n"
+    "  --temperature T     0 (default): the most likely token; above: sample\n"
+    "  --top-k K, --top-p P, --min-p P, --seed N\n\n";
+
+static const char examples[] = "\nexamples:\n"
+                               "  nibble run models/demo -p 'What is 12 + 30?'\n"
+                               "  nibble run models/demo -p 'My name is Ada.' -p 'What is my name?'\n"
+                               "  nibble run models/demo --print-prompt -s 'Be brief.' -p Hello\n";
+
+typedef struct run {
+    nb_llm *m;
+    json_t *messages;
+    const char *system;
+    bool thinking, raw, print_prompt, json;
+    size_t max_tokens;
+    nb_sampling sampling;
+    char *reply; /* the answer so far */
+    size_t len, cap;
+} run;
+
+static bool collect(void *ctx, const char *piece, size_t n)
+{
+    run *r = ctx;
+    if (r->len + n + 1 > r->cap) {
+        size_t cap = (r->len + n + 1) * 2;
+        char *p = realloc(r->reply, cap);
+        if (!p) return false;
+        r->reply = p;
+        r->cap = cap;
+    }
+    memcpy(r->reply + r->len, piece, n);
+    r->len += n;
+    r->reply[r->len] = '\0';
+    if (r->json) return true;
+    return fwrite(piece, 1, n, stdout) == n && fflush(stdout) == 0;
+}
+
+static int print_json(const run *r, const nb_generation *g)
+{
+    json_t *o = json_pack("{s:s#, s:s, s:I, s:I, s:f, s:f}", "text", r->reply ? r->reply : "", (int)r->len,
+                          "finish_reason", g->stopped ? "stop" : "length", "prompt_tokens",
+                          (json_int_t)g->prompt_tokens, "completion_tokens", (json_int_t)g->output_tokens,
+                          "prefill_seconds", g->prefill_seconds, "decode_seconds", g->decode_seconds);
+    char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    int rc = line && puts(line) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+    free(line);
+    json_decref(o);
+    return rc;
+}
+
+/* The prompt text: the raw message, or the rendered conversation. Caller frees. */
+static nb_status make_prompt(run *r, const char *message, char **prompt, nb_error *err)
+{
+    if (r->raw) {
+        *prompt = strdup(message);
+        return *prompt ? NB_OK : NB_ERR_NOMEM;
+    }
+    json_t *request =
+        json_pack("{s:O, s:{s:b}}", "messages", r->messages, "chat_template_kwargs", "thinking", r->thinking);
+    char *text = request ? json_dumps(request, 0) : NULL;
+    nb_status s = text ? nb_llm_render_chat(r->m, text, prompt, err) : NB_ERR_NOMEM;
+    free(text);
+    json_decref(request);
+    return s;
+}
+
+/* Asks one message; the answer joins the conversation. */
+static int ask(run *r, const char *message)
+{
+    nb_error err = {.offset = -1};
+    char *prompt = NULL;
+    uint32_t *ids = NULL;
+    size_t n;
+    nb_generation g;
+    int rc = NB_EXIT_FAILED;
+    json_array_append_new(r->messages, json_pack("{s:s, s:s}", "role", "user", "content", message));
+    if (make_prompt(r, message, &prompt, &err) != NB_OK) goto fail;
+    if (r->print_prompt) {
+        rc = fputs(prompt, stdout) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+        goto out;
+    }
+    if (nb_llm_tokenize(r->m, prompt, strlen(prompt), r->raw, &ids, &n, &err) != NB_OK) goto fail;
+    r->len = 0;
+    nb_status s = nb_llm_generate(r->m, ids, n, &r->sampling, r->max_tokens, collect, r, &g, &err);
+    if (!r->json && g.output_tokens) fputc('\n', stdout);
+    if (s != NB_OK) goto fail;
+    if (r->json) {
+        rc = print_json(r, &g);
+    } else {
+        double d = g.decode_seconds > 0 ? (double)g.output_tokens / g.decode_seconds : 0;
+        double p = g.prefill_seconds > 0 ? (double)g.prompt_tokens / g.prefill_seconds : 0;
+        fprintf(stderr, "[%zu prompt tokens at %.0f/s, %zu tokens at %.0f/s%s]\n", g.prompt_tokens, p,
+                g.output_tokens, d, g.stopped ? "" : ", cut");
+        rc = NB_EXIT_OK;
+    }
+    const char *answer = r->len ? r->reply : "", *end = strstr(answer, "</think>");
+    json_array_append_new(r->messages,
+                          json_pack("{s:s, s:s}", "role", "assistant", "content", end ? end + 8 : answer));
+    goto out;
+fail:
+    rc = nb_cli_fail(&err);
+out:
+    free(prompt);
+    free(ids);
+    return rc;
+}
+
+static int chat(run *r)
+{
+    bool tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    char *line = NULL;
+    size_t cap = 0;
+    int rc = NB_EXIT_OK;
+    if (tty) fputs("Type a message; an empty line or Ctrl-D ends.\n", stderr);
+    for (;;) {
+        if (tty) fputs("> ", stderr);
+        ssize_t n = getline(&line, &cap, stdin);
+        if (n <= 0) break;
+        if (line[n - 1] == '\n') line[--n] = '\0';
+        if (!n && tty) break;
+        if (n && (rc = ask(r, line)) != NB_EXIT_OK) break;
+    }
+    free(line);
+    return rc;
+}
+
+/* Facts of the loaded model, one screen, on stderr. */
+static void summary(const nb_llm *m, const nb_llm_options *o)
+{
+    static const char *const formats[] = {"NVFP4", "MXFP4", "FP8", "BF16", "F16", "F32"};
+    nb_llm_facts f;
+    nb_llm_describe(m, &f);
+    uint64_t packed = 0;
+    for (int i = 0; i < 6; i++) packed += f.format_bytes[i];
+    fprintf(stderr, "%s, %lld layers, vocabulary %zu\n", f.architecture, (long long)f.layers, f.vocab);
+    fputs("weights ", stderr);
+    for (int i = 0; i < 6; i++)
+        if (f.format_bytes[i])
+            fprintf(stderr, "%s %.0f %%, ", formats[i], 100.0 * (double)f.format_bytes[i] / (double)packed);
+    fprintf(stderr, "%.1f MB in all\n", (double)f.weight_bytes / 1e6);
+    fprintf(stderr, "context %zu tokens, at most %.1f MB of cache\n", f.max_context,
+            (double)f.kv_bytes / 1e6);
+    fprintf(stderr, "arithmetic %s, %s kernels, %zu threads\n", nb_arith_name(o->arith), f.kernels,
+            f.threads);
+}
+
+enum { OPT_RAW = 1, OPT_THINKING, OPT_PRINT, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_SEED };
+
+static const struct option options[] = {{"prompt", required_argument, NULL, 'p'},
+                                        {"system", required_argument, NULL, 's'},
+                                        {"thinking", no_argument, NULL, OPT_THINKING},
+                                        {"raw", no_argument, NULL, OPT_RAW},
+                                        {"print-prompt", no_argument, NULL, OPT_PRINT},
+                                        {"max-tokens", required_argument, NULL, 'n'},
+                                        {"temperature", required_argument, NULL, OPT_TEMPERATURE},
+                                        {"top-k", required_argument, NULL, OPT_TOP_K},
+                                        {"top-p", required_argument, NULL, OPT_TOP_P},
+                                        {"min-p", required_argument, NULL, OPT_MIN_P},
+                                        {"seed", required_argument, NULL, OPT_SEED},
+                                        NB_CLI_MODEL_OPTIONS,
+                                        {0}};
+
+/* A sampling option; false: its value is no number in range. */
+static bool sampling_option(int code, nb_sampling *s)
+{
+    uint64_t v;
+    double d;
+    switch (code) {
+    case OPT_TOP_K:
+        if (!nb_cli_number(optarg, 0, UINT32_MAX, &v)) return false;
+        s->top_k = (uint32_t)v;
+        return true;
+    case OPT_SEED: return nb_cli_number(optarg, 0, UINT64_MAX, &s->seed);
+    default: break;
+    }
+    if (!nb_cli_real(optarg, &d) || d < 0) return false;
+    if (code != OPT_TEMPERATURE && (d > 1 || (code == OPT_TOP_P && d == 0))) return false;
+    if (code == OPT_TEMPERATURE)
+        s->temperature = (float)d;
+    else if (code == OPT_TOP_P)
+        s->top_p = (float)d;
+    else
+        s->min_p = (float)d;
+    return true;
+}
+
+int nb_cmd_run(int argc, char **argv)
+{
+    run r = {.sampling = {.top_p = 1}};
+    nb_cli_model model = {0};
+    nb_llm_options lo;
+    nb_error err = {.offset = -1};
+    int rc = NB_EXIT_FAILED, code;
+    uint64_t v;
+    const char **prompts = calloc((size_t)argc, sizeof *prompts);
+    size_t n_prompts = 0;
+    r.messages = json_array();
+    if (!prompts || !r.messages) goto out;
+    optind = 1;
+    opterr = 0;
+    while ((code = getopt_long(argc, argv, "p:s:n:qh", options, NULL)) != -1) {
+        rc = NB_EXIT_OK;
+        switch (code) {
+        case 'p': prompts[n_prompts++] = optarg; break;
+        case 's': r.system = optarg; break;
+        case OPT_RAW: r.raw = true; break;
+        case OPT_THINKING: r.thinking = true; break;
+        case OPT_PRINT: r.print_prompt = true; break;
+        case 'n':
+            if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
+                rc = nb_cli_usage("run", "-n takes a number of tokens, not '%s'", optarg);
+            else
+                r.max_tokens = v;
+            break;
+        case OPT_TEMPERATURE:
+        case OPT_TOP_K:
+        case OPT_TOP_P:
+        case OPT_MIN_P:
+        case OPT_SEED:
+            if (!sampling_option(code, &r.sampling))
+                rc = nb_cli_usage("run", "'%s' is not a number that this option takes", optarg);
+            break;
+        default: rc = nb_cli_model_option("run", code, &model);
+        }
+        if (rc != NB_EXIT_OK) goto out;
+    }
+    if (model.help) {
+        printf("%s%s%s", usage, nb_cli_model_help, examples);
+        rc = NB_EXIT_OK;
+        goto out;
+    }
+    if ((rc = nb_cli_model_finish("run", argc, argv, "auto", &model, &lo))) goto out;
+    if (r.raw && r.system) {
+        rc = nb_cli_usage("run", "--raw and --system do not go together: a raw prompt is the whole text");
+        goto out;
+    }
+    r.json = strcmp(model.format, "json") == 0;
+    if (r.system)
+        json_array_append_new(r.messages, json_pack("{s:s, s:s}", "role", "system", "content", r.system));
+    if (nb_llm_open(model.dir, &lo, &r.m, &err) != NB_OK) {
+        rc = nb_cli_fail(&err);
+        goto out;
+    }
+    if (!model.quiet) summary(r.m, &lo);
+    if (!n_prompts) rc = chat(&r);
+    for (size_t i = 0; rc == NB_EXIT_OK && i < n_prompts; i++) {
+        if (r.print_prompt && !r.raw && i + 1 < n_prompts)
+            continue; /* turns before the last have no answers to show */
+        rc = ask(&r, prompts[i]);
+    }
+out:
+    nb_llm_close(r.m);
+    json_decref(r.messages);
+    free(r.reply);
+    free(prompts);
+    return rc;
+}

@@ -1,0 +1,224 @@
+/* eval --text and --samples: perplexity of a text, exact match of teacher-forced replies. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "cli/eval.h"
+#include "engine/sampler.h"
+#include "text/chat.h"
+
+nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t chunk, nb_engine **out,
+                         nb_error *err)
+{
+    nb_engine_options o = {.threads = e->opt->threads,
+                           .kernels = e->opt->kernels ? e->opt->kernels : "auto",
+                           .arith = e->opt->arith,
+                           .act_bf16 = e->opt->act_bf16,
+                           .max_seqs = n_seqs,
+                           .max_context = max_len,
+                           .max_rows = n_seqs * chunk,
+                           .context_cap = 8192};
+    return nb_engine_new(e->dir, &o, &e->opt->sink, out, err);
+}
+
+nb_status nb_eval_feed(nb_engine *g, const uint32_t *ids, size_t n, size_t chunk, const nb_step_out *out,
+                       nb_error *err)
+{
+    uint32_t seq;
+    nb_status s = nb_seq_open(g, &seq, err);
+    if (s != NB_OK) return s;
+    for (size_t i = 0; s == NB_OK && i < n; i += chunk) {
+        nb_step_part p = {seq, ids + i, n - i < chunk ? n - i : chunk, true};
+        s = nb_engine_step(g, &p, 1, out, err);
+        if (s == NB_OK) nb_seq_commit(g, seq, p.n);
+    }
+    nb_seq_close(g, seq);
+    return s;
+}
+
+/* Rows of one sequence come in order; row t predicts token t + 1. */
+typedef struct scorer {
+    const uint32_t *ids;
+    size_t n, from, vocab, at; /* tokens [from, n) are judged; at: rows seen */
+    double nll;
+    bool right;
+} scorer;
+
+static void score_row(void *ctx, size_t part, size_t row, const float *logits)
+{
+    scorer *s = ctx;
+    size_t next = ++s->at;
+    if (next < s->from || next >= s->n) return;
+    uint32_t want = s->ids[next], best = nb_argmax(logits, s->vocab);
+    if (best != want || isnan(logits[best])) s->right = false;
+    double sum = 0, top = logits[best];
+    for (size_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - top);
+    s->nll += top + log(sum) - (double)logits[want];
+}
+
+static nb_status open_tokenizer(const nb_eval *e, nb_tokenizer **t, nb_tok_scratch **w, nb_error *err)
+{
+    char *dir = NULL;
+    nb_status s = nb_hub_resolve(e->dir, &dir, err);
+    if (s == NB_OK) s = nb_tokenizer_open(dir, t, err);
+    if (s == NB_OK && !(*w = nb_tok_scratch_new(*t))) s = nb_fail_nomem(err, "tokenizer memory", 0);
+    free(dir);
+    return s;
+}
+
+nb_status nb_eval_text(const nb_eval *e, nb_error *err)
+{
+    nb_tokenizer *t = NULL;
+    nb_tok_scratch *w = NULL;
+    nb_engine *g = NULL;
+    nb_buf text = {0};
+    nb_ids ids = {0};
+    double nll = 0;
+    nb_status s = open_tokenizer(e, &t, &w, err);
+    if (s == NB_OK) s = nb_file_slurp(e->text_file, (size_t)1 << 30, &text, err);
+    if (s == NB_OK) s = nb_tokenizer_encode(t, w, text.len ? text.data : "", text.len, false, &ids, err);
+    if (s != NB_OK) goto out;
+    size_t windows = ids.len / e->window;
+    if (!windows) {
+        s = nb_fail(err, NB_ERR_ARGUMENT, "the text has %zu tokens, less than one window of %zu", ids.len,
+                    e->window);
+        nb_error_at(err, e->text_file, NULL, -1);
+        nb_error_remedy(err, "give a longer text or a smaller --window");
+        goto out;
+    }
+    size_t chunk = e->chunk < e->window ? e->chunk : e->window;
+    if ((s = nb_eval_engine(e, 1, e->window, chunk, &g, err))) goto out;
+    size_t tokens = windows * (e->window - 1);
+    for (size_t i = 0; i < windows; i++) {
+        scorer sc = {
+            .ids = ids.data + i * e->window, .n = e->window, .from = 1, .vocab = nb_engine_model(g)->vocab};
+        nb_step_out out = {.logits = score_row, .ctx = &sc};
+        if ((s = nb_eval_feed(g, sc.ids, e->window, chunk, &out, err))) goto out;
+        nll += sc.nll;
+        if (e->opt->sink.progress)
+            e->opt->sink.progress(e->opt->sink.ctx, "scoring tokens", (i + 1) * e->window,
+                                  windows * e->window);
+    }
+    double mean = nll / (double)tokens, ppl = exp(mean);
+    char numbers[80];
+    if (isfinite(mean) && isfinite(ppl))
+        snprintf(numbers, sizeof numbers, "\"perplexity\": %.9g, \"mean_nll\": %.9g", ppl, mean);
+    else
+        snprintf(numbers, sizeof numbers, "\"perplexity\": \"%s\", \"mean_nll\": \"%s\"",
+                 isnan(ppl) ? "nan" : "inf", isnan(mean) ? "nan" : "inf");
+    if (e->json)
+        printf("{%s, \"windows\": %zu, \"tokens\": %zu}\n", numbers, windows, tokens);
+    else
+        printf("perplexity %.4f (mean nll %.6f) over %zu tokens in %zu windows of %zu\n", ppl, mean, tokens,
+               windows, e->window);
+out:
+    nb_buf_free(&text);
+    free(ids.data);
+    nb_tok_scratch_free(w);
+    nb_tokenizer_free(t);
+    nb_engine_free(g);
+    return s;
+}
+
+/* One line of a samples file as ids: prompt, then reply with the end token. *from: where the reply begins. */
+static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line, size_t len, size_t number,
+                            const char *file, nb_ids *ids, size_t *from, nb_error *err)
+{
+    json_error_t je;
+    nb_buf chat = {0};
+    nb_status s = NB_OK;
+    json_t *o = json_loadb(line, len, JSON_ALLOW_NUL, &je);
+    const json_t *prompt = json_object_get(o, "prompt"), *messages = json_object_get(o, "messages"),
+                 *reply = json_object_get(o, "reply");
+    if (!json_is_string(reply) || json_is_string(prompt) == json_is_array(messages)) {
+        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: %s", number,
+                    o ? "expected \"reply\" and one of \"prompt\" and \"messages\"" : je.text);
+        nb_error_at(err, file, NULL, -1);
+        goto out;
+    }
+    if (prompt) {
+        s = nb_tokenizer_encode(t, w, json_string_value(prompt), json_string_length(prompt), false, ids, err);
+    } else {
+        s = nb_chat_deepseek_v4_render(o, &chat, err);
+        if (s == NB_OK) s = nb_tokenizer_encode(t, w, nb_buf_str(&chat), chat.len, false, ids, err);
+    }
+    *from = ids->len;
+    if (s == NB_OK)
+        s = nb_tokenizer_encode(t, w, json_string_value(reply), json_string_length(reply), false, ids, err);
+    if (s != NB_OK) goto out;
+    int64_t eos = nb_tokenizer_eos(t);
+    if (eos >= 0 && (ids->len == *from || ids->data[ids->len - 1] != (uint32_t)eos)) {
+        uint32_t *p = realloc(ids->data, (ids->len + 1) * sizeof *p);
+        if (!p) {
+            s = nb_fail_nomem(err, "token ids", ids->len * sizeof *p);
+            goto out;
+        }
+        ids->data = p;
+        ids->cap = ids->len + 1;
+        p[ids->len++] = (uint32_t)eos;
+    }
+    if (!*from || *from == ids->len) {
+        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: the prompt or the reply has no tokens", number);
+        nb_error_at(err, file, NULL, -1);
+    }
+out:
+    json_decref(o);
+    nb_buf_free(&chat);
+    return s;
+}
+
+nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
+{
+    nb_tokenizer *t = NULL;
+    nb_tok_scratch *w = NULL;
+    nb_engine *g = NULL;
+    nb_buf text = {0}, verdicts = {0};
+    nb_ids ids = {0};
+    size_t right = 0, n = 0;
+    nb_status s = open_tokenizer(e, &t, &w, err);
+    if (s == NB_OK) s = nb_file_slurp(e->samples_file, (size_t)1 << 30, &text, err);
+    if (s != NB_OK) goto out;
+    if ((s = nb_eval_engine(e, 1, e->opt->max_context, e->chunk, &g, err))) goto out;
+    for (size_t at = 0, number = 1; at < text.len; number++) {
+        const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
+        size_t len = end ? (size_t)(end - line) : text.len - at, from = 0;
+        at += len + 1;
+        if (strspn(line, " \t\r") >= len) continue;
+        ids.len = 0;
+        if ((s = sample_ids(t, w, line, len, number, e->samples_file, &ids, &from, err))) goto out;
+        scorer sc = {
+            .ids = ids.data, .n = ids.len, .from = from, .vocab = nb_engine_model(g)->vocab, .right = true};
+        nb_step_out out = {.logits = score_row, .ctx = &sc};
+        if ((s = nb_eval_feed(g, ids.data, ids.len - 1, e->chunk, &out, err))) goto out;
+        nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", sc.right ? "true" : "false");
+        right += sc.right;
+        n++;
+        if (e->opt->sink.progress)
+            e->opt->sink.progress(e->opt->sink.ctx, "samples", at < text.len ? at : text.len, text.len);
+    }
+    if (!n) {
+        s = nb_fail(err, NB_ERR_FORMAT, "the file has no samples");
+        nb_error_at(err, e->samples_file, NULL, -1);
+        goto out;
+    }
+    if (!nb_buf_ok(&verdicts)) {
+        s = nb_fail_nomem(err, "verdicts", n);
+        goto out;
+    }
+    double share = (double)right / (double)n;
+    if (e->json)
+        printf("{\"exact_match\": %.9g, \"n\": %zu, \"lines\": [%s]}\n", share, n, nb_buf_str(&verdicts));
+    else
+        printf("exact match %.4f: %zu of %zu\n", share, right, n);
+out:
+    nb_buf_free(&text);
+    nb_buf_free(&verdicts);
+    free(ids.data);
+    nb_tok_scratch_free(w);
+    nb_tokenizer_free(t);
+    nb_engine_free(g);
+    return s;
+}

@@ -1,0 +1,53 @@
+/* nibble VERB …: finds the verb and hands over. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct {
+    const char *name, *does;
+    int (*run)(int argc, char **argv);
+} verbs[] = {
+    {"run", "one answer, or a chat in the terminal", nb_cmd_run},
+    {"check", "says what is wrong with a model folder; runs no model", nb_cmd_check},
+    {"eval", "logits, perplexity, exact match", nb_cmd_eval},
+    {"tokenize", "text to token ids and back", nb_cmd_tokenize},
+    {"bench", "prefill and decode rates, and their share of this machine's roofs", nb_cmd_bench},
+};
+
+#define N_VERBS (sizeof verbs / sizeof *verbs)
+
+static void help(FILE *to)
+{
+    fputs("nibble serves NVFP4 checkpoints on the hardware people have, and never returns a NaN.\n\n"
+          "usage: nibble VERB [DIR] [options]\n\n",
+          to);
+    for (size_t i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].does);
+    fputs("\nDIR is a model folder (ModelOpt or compressed-tensors), or a Hugging Face id found in the local "
+          "hub cache.\n"
+          "\n  nibble check models/demo\n"
+          "  nibble run models/demo -p 'What is the capital of France?'\n"
+          "\nnibble VERB --help says more; nibble --version tells the version.\n",
+          to);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
+    if (argc < 2) {
+        help(stderr);
+        return NB_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return NB_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("nibble " NB_VERSION);
+        return NB_EXIT_OK;
+    }
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
+    return nb_cli_usage(NULL, "there is no verb '%s'", argv[1]);
+}

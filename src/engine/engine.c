@@ -1,0 +1,239 @@
+/* Steps: lays the rows of several sequences side by side, runs the layers over them, hands out logits in tiles. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/pages.h"
+
+#define LOGIT_ROWS 32 /* rows of logits held at once: never [tokens, vocabulary] */
+
+typedef struct sequence {
+    bool open;
+    size_t committed, pending;
+} sequence;
+
+struct nb_engine {
+    nb_engine_options opt;
+    nb_pool *pool;
+    nb_exec *x;
+    nb_model *m;
+    nb_pages *pages;
+    sequence *seqs;              /* [max_seqs] */
+    uint32_t *seq, *pos, *token; /* [max_rows] the step's rows */
+    uint32_t *part, *part_row;   /* [max_rows] which part and which of its tokens a row is */
+    uint32_t *which;             /* [max_rows] rows whose logits are wanted */
+    nb_tensor *logits;           /* [LOGIT_ROWS, vocab] */
+    float *host;                 /* the larger of a tile of logits and one hidden row */
+};
+
+static nb_status take_memory(nb_engine *e, nb_error *err)
+{
+    size_t n = e->opt.max_rows, host = LOGIT_ROWS * e->m->vocab;
+    if (e->m->hidden_cols > host) host = e->m->hidden_cols;
+    e->seqs = calloc(e->opt.max_seqs, sizeof *e->seqs);
+    e->seq = calloc(n, sizeof *e->seq);
+    e->pos = calloc(n, sizeof *e->pos);
+    e->token = calloc(n, sizeof *e->token);
+    e->part = calloc(n, sizeof *e->part);
+    e->part_row = calloc(n, sizeof *e->part_row);
+    e->which = calloc(n, sizeof *e->which);
+    e->host = calloc(host, sizeof *e->host);
+    if (!e->seqs || !e->seq || !e->pos || !e->token || !e->part || !e->part_row || !e->which || !e->host)
+        return nb_fail_nomem(err, "step buffers", host * sizeof *e->host);
+    nb_status s = e->x->ops->tensor_new(e->x, false, LOGIT_ROWS, e->m->vocab, &e->logits, err);
+    if (s != NB_OK) return s;
+    /* a query sees at most its context, and compressed rows of it besides */
+    return e->x->ops->ready(e->x, e->m->experts_per_row, 2 * e->opt.max_context + 1, err);
+}
+
+nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb_sink *sink, nb_engine **out,
+                        nb_error *err)
+{
+    nb_status s;
+    nb_engine *e = calloc(1, sizeof *e);
+    if (!e) return nb_fail_nomem(err, "the engine", sizeof *e);
+    e->opt = *opt;
+    if ((s = nb_pool_new(opt->threads, &e->pool, err))) goto out;
+    e->opt.threads = nb_pool_threads(e->pool);
+    if ((s = nb_cpu_exec_new(opt->kernels, e->pool, opt->max_rows, &e->x, err))) goto out;
+    e->x->arith = opt->arith;
+    e->x->act_bf16 = opt->act_bf16;
+    if ((s = nb_model_load(path, e->x, sink, &e->m, err))) goto out;
+    int64_t longest;
+    if ((s = nb_config_int(&e->m->cfg, "max_position_embeddings", -1, 1, INT32_MAX, &longest, err))) goto out;
+    if (!e->opt.max_context) {
+        e->opt.max_context = (size_t)longest;
+        if (opt->context_cap && e->opt.max_context > opt->context_cap) e->opt.max_context = opt->context_cap;
+    }
+    if (e->opt.max_context > (size_t)longest) {
+        s = nb_fail(err, NB_ERR_LIMIT,
+                    "a context of %zu tokens is more than the model's max_position_embeddings %lld",
+                    e->opt.max_context, (long long)longest);
+        nb_error_remedy(err, "choose a smaller --max-model-len");
+        goto out;
+    }
+    if ((s = nb_pages_new(e->m->streams, e->m->n_streams, e->opt.max_seqs, e->opt.max_context,
+                          e->opt.max_rows, &e->pages, err)))
+        goto out;
+    s = take_memory(e, err);
+out:
+    if (s == NB_OK)
+        *out = e;
+    else
+        nb_engine_free(e);
+    return s;
+}
+
+void nb_engine_free(nb_engine *e)
+{
+    if (!e) return;
+    if (e->x) e->x->ops->tensor_free(e->logits);
+    nb_model_free(e->m);
+    nb_pages_free(e->pages);
+    nb_cpu_exec_free(e->x);
+    nb_pool_free(e->pool);
+    free(e->seqs);
+    free(e->seq);
+    free(e->pos);
+    free(e->token);
+    free(e->part);
+    free(e->part_row);
+    free(e->which);
+    free(e->host);
+    free(e);
+}
+
+const nb_model *nb_engine_model(const nb_engine *e)
+{
+    return e->m;
+}
+
+const nb_engine_options *nb_engine_limits(const nb_engine *e)
+{
+    return &e->opt;
+}
+
+uint64_t nb_engine_kv_bytes(const nb_engine *e)
+{
+    return nb_pages_bytes(e->pages);
+}
+
+nb_status nb_seq_open(nb_engine *e, uint32_t *seq, nb_error *err)
+{
+    for (size_t i = 0; i < e->opt.max_seqs; i++) {
+        if (e->seqs[i].open) continue;
+        e->seqs[i] = (sequence){.open = true};
+        *seq = (uint32_t)i;
+        return NB_OK;
+    }
+    return nb_fail(err, NB_ERR_LIMIT, "all %zu sequences are in use", e->opt.max_seqs);
+}
+
+void nb_seq_close(nb_engine *e, uint32_t seq)
+{
+    nb_pages_clear(e->pages, seq);
+    e->seqs[seq] = (sequence){0};
+}
+
+size_t nb_seq_length(const nb_engine *e, uint32_t seq)
+{
+    return e->seqs[seq].committed;
+}
+
+void nb_seq_commit(nb_engine *e, uint32_t seq, size_t n)
+{
+    sequence *s = &e->seqs[seq];
+    s->committed += n < s->pending ? n : s->pending;
+    s->pending = 0;
+    nb_pages_trim(e->pages, seq, s->committed);
+}
+
+/* Checks the parts and lays their rows out. Nothing has been changed when it fails. */
+static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size_t *rows, nb_error *err)
+{
+    size_t r = 0;
+    for (size_t p = 0; p < n; p++) {
+        const sequence *s = &e->seqs[parts[p].seq];
+        if (parts[p].n > e->opt.max_rows - r)
+            return nb_fail(err, NB_ERR_ARGUMENT, "a step of more than %zu rows", e->opt.max_rows);
+        if (parts[p].n > e->opt.max_context - s->committed) {
+            nb_fail(err, NB_ERR_LIMIT, "the sequence would have %zu tokens, more than the context of %zu",
+                    s->committed + parts[p].n, e->opt.max_context);
+            nb_error_remedy(err, "shorten the prompt or raise --max-model-len");
+            return NB_ERR_LIMIT;
+        }
+        for (size_t i = 0; i < parts[p].n; i++, r++) {
+            if (parts[p].tokens[i] >= e->m->vocab) {
+                nb_fail(err, NB_ERR_ARGUMENT, "token id %u is outside the vocabulary of %zu",
+                        parts[p].tokens[i], e->m->vocab);
+                nb_error_remedy(
+                    err, "the tokenizer and the weights belong to different models, or an id list is wrong");
+                return NB_ERR_ARGUMENT;
+            }
+            e->seq[r] = parts[p].seq;
+            e->pos[r] = (uint32_t)(s->committed + i);
+            e->token[r] = parts[p].tokens[i];
+            e->part[r] = (uint32_t)p;
+            e->part_row[r] = (uint32_t)i;
+        }
+    }
+    *rows = r;
+    return NB_OK;
+}
+
+static void emit_hidden(nb_engine *e, int layer, size_t rows, const nb_step_out *out)
+{
+    const nb_tensor *h = e->m->fwd->hidden(e->m);
+    for (size_t r = 0; r < rows; r++) {
+        e->x->ops->tensor_read(e->x, h, r, 1, e->host);
+        out->hidden(out->ctx, layer, e->part[r], e->part_row[r], e->host);
+    }
+}
+
+static void emit_logits(nb_engine *e, const nb_step_part *parts, size_t rows, const nb_step_out *out)
+{
+    size_t n = 0;
+    for (size_t r = 0; r < rows; r++) {
+        const nb_step_part *p = &parts[e->part[r]];
+        if (p->all_logits || e->part_row[r] + 1 == p->n) e->which[n++] = (uint32_t)r;
+    }
+    for (size_t i = 0; i < n; i += LOGIT_ROWS) {
+        size_t tile = n - i < LOGIT_ROWS ? n - i : LOGIT_ROWS;
+        e->m->fwd->head(e->m, e->which + i, tile, e->logits);
+        if (e->x->err.status) return;
+        e->x->ops->tensor_read(e->x, e->logits, 0, tile, e->host);
+        for (size_t j = 0; j < tile; j++)
+            out->logits(out->ctx, e->part[e->which[i + j]], e->part_row[e->which[i + j]],
+                        e->host + j * e->m->vocab);
+    }
+}
+
+nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
+                         nb_error *err)
+{
+    size_t rows = 0;
+    nb_status s = lay_out(e, parts, n, &rows, err);
+    if (s != NB_OK || !rows) return s;
+    for (size_t p = 0; p < n; p++) {
+        sequence *q = &e->seqs[parts[p].seq];
+        nb_pages_grow(e->pages, parts[p].seq, q->committed, q->committed + parts[p].n);
+        q->pending = parts[p].n;
+    }
+    nb_exec *x = e->x;
+    x->rows = (nb_rows){rows, e->seq, e->pos, e->token};
+    x->kv = nb_pages_view(e->pages);
+    x->err.status = NB_OK;
+    e->m->fwd->begin(e->m);
+    for (int l = 0; l < e->m->cfg.n_layers && !x->err.status; l++) {
+        e->m->fwd->layer(e->m, l, nb_model_acquire(e->m, l));
+        nb_model_release(e->m, l);
+        if (out && out->hidden && !x->err.status) emit_hidden(e, l, rows, out);
+    }
+    e->m->fwd->end(e->m);
+    if (out && out->logits) emit_logits(e, parts, rows, out);
+    if (!x->err.status) return NB_OK;
+    for (size_t p = 0; p < n; p++) nb_seq_commit(e, parts[p].seq, 0);
+    if (err) *err = x->err;
+    return x->err.status;
+}

@@ -1,0 +1,61 @@
+/*
+ * The engine: a loaded model with its cache, and steps over it. A step is a transaction: it computes rows beyond each sequence's
+ * committed length and writes their cache rows as pending; the caller then commits the first n rows of a sequence or discards
+ * them. All memory is taken in nb_engine_new.
+ *
+ * The scheduler and the server of later work drive this interface; run and eval drive it directly.
+ */
+#ifndef NB_ENGINE_ENGINE_H
+#define NB_ENGINE_ENGINE_H
+
+#include "models/model.h"
+
+typedef struct nb_engine nb_engine;
+
+typedef struct nb_engine_options {
+    size_t threads;      /* 0: what the machine allows */
+    const char *kernels; /* "auto", "generic", … */
+    nb_arith arith;
+    bool act_bf16;   /* --act-dtype bf16 */
+    size_t max_seqs; /* sequences that can be open at once */
+    size_t
+        max_context; /* tokens of one sequence; 0: the model's max_position_embeddings, at most context_cap */
+    size_t context_cap; /* 0: no cap */
+    size_t max_rows;    /* rows of one step */
+} nb_engine_options;
+
+nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb_sink *sink, nb_engine **out,
+                        nb_error *err);
+void nb_engine_free(nb_engine *e);
+const nb_model *nb_engine_model(const nb_engine *e);
+const nb_engine_options *nb_engine_limits(const nb_engine *e); /* as in force: zeros resolved */
+uint64_t nb_engine_kv_bytes(const nb_engine *e);               /* taken for the cache */
+
+/* Sequences are slots 0 … max_seqs - 1. Opening takes the lowest free one; NB_ERR_LIMIT when there is none. */
+nb_status nb_seq_open(nb_engine *e, uint32_t *seq, nb_error *err);
+void nb_seq_close(nb_engine *e, uint32_t seq);
+size_t nb_seq_length(const nb_engine *e, uint32_t seq); /* committed tokens */
+
+typedef struct nb_step_part {
+    uint32_t seq;
+    const uint32_t *tokens; /* the next n tokens of the sequence */
+    size_t n;
+    bool all_logits; /* logits of every token, else of the last alone */
+} nb_step_part;
+
+/* What a step hands out, row by row, in order. row counts the part's tokens. May be NULL. */
+typedef struct nb_step_out {
+    void (*logits)(void *ctx, size_t part, size_t row, const float *logits); /* [vocab] */
+    void (*hidden)(void *ctx, int layer, size_t part, size_t row,
+                   const float *h); /* [hidden_cols], each layer's output */
+    void *ctx;
+} nb_step_out;
+
+/* Runs the parts (each sequence at most once, at most max_rows tokens in all) as one batch. NB_ERR_LIMIT when a sequence would
+ * pass max_context; NB_ERR_ARGUMENT for an id outside the vocabulary. After an error the rows are discarded. */
+nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
+                         nb_error *err);
+/* Keeps the first n pending rows of seq and drops the rest; n = 0 discards all. */
+void nb_seq_commit(nb_engine *e, uint32_t seq, size_t n);
+
+#endif

@@ -1,0 +1,248 @@
+/* The public handle: an engine, a tokenizer and a chat format put together, answering one prompt at a time. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+#define MAX_EOS 16
+
+struct nb_llm {
+    nb_llm_options opt;
+    nb_engine *engine;
+    nb_tokenizer *tok;
+    nb_tok_scratch *scratch;
+    nb_sampler *sampler;
+    float *logits; /* [vocab] of the newest token */
+    uint32_t eos[MAX_EOS];
+    size_t n_eos;
+};
+
+static void add_eos(nb_llm *m, const json_t *v)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX ||
+        m->n_eos == MAX_EOS)
+        return;
+    m->eos[m->n_eos++] = (uint32_t)json_integer_value(v);
+}
+
+/* End tokens: eos_token_id (a number or a list) of generation_config.json, else of config.json, and the tokenizer's own. */
+static nb_status find_eos(nb_llm *m, nb_error *err)
+{
+    const nb_model *model = nb_engine_model(m->engine);
+    json_t *gen = NULL;
+    nb_buf text = {0};
+    nb_status s = NB_OK;
+    nb_error probe;
+    char *path = nb_path_join(nb_ckpt_dir(model->ckpt), "generation_config.json");
+    if (!path) return nb_fail_nomem(err, "a path", 0);
+    s = nb_file_slurp(path, 1 << 20, &text, &probe);
+    if (s == NB_OK) {
+        json_error_t je;
+        gen = json_loadb(text.data, text.len, 0, &je);
+        if (!gen) {
+            s = nb_fail(err, NB_ERR_FORMAT, "not JSON: %s", je.text);
+            nb_error_at(err, path, NULL, je.position);
+            goto out;
+        }
+    } else if (s == NB_ERR_MISSING) {
+        s = NB_OK; /* an optional file */
+    } else {
+        if (err) *err = probe;
+        goto out;
+    }
+    const json_t *eos = json_object_get(gen, "eos_token_id");
+    if (!eos || json_is_null(eos)) eos = nb_config_get(&model->cfg, "eos_token_id");
+    if (json_is_array(eos)) {
+        for (size_t i = 0; i < json_array_size(eos); i++) add_eos(m, json_array_get(eos, i));
+    } else {
+        add_eos(m, eos);
+    }
+    int64_t own = nb_tokenizer_eos(m->tok);
+    if (own >= 0 && m->n_eos < MAX_EOS) m->eos[m->n_eos++] = (uint32_t)own;
+out:
+    json_decref(gen);
+    nb_buf_free(&text);
+    free(path);
+    return s;
+}
+
+nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **out, nb_error *err)
+{
+    nb_status s;
+    nb_llm *m = calloc(1, sizeof *m);
+    if (!m) return nb_fail_nomem(err, "a model handle", sizeof *m);
+    m->opt = *options;
+    nb_engine_options eo = {.threads = options->threads,
+                            .kernels = options->kernels ? options->kernels : "auto",
+                            .arith = options->arith,
+                            .act_bf16 = options->act_bf16,
+                            .max_seqs = 1,
+                            .max_context = options->max_context,
+                            .max_rows = options->max_rows ? options->max_rows : 512,
+                            .context_cap = 8192};
+    if ((s = nb_engine_new(path, &eo, &m->opt.sink, &m->engine, err))) goto out;
+    const nb_model *model = nb_engine_model(m->engine);
+    if ((s = nb_tokenizer_open(nb_ckpt_dir(model->ckpt), &m->tok, err))) goto out;
+    if ((s = nb_sampler_new(model->vocab, &m->sampler, err))) goto out;
+    m->scratch = nb_tok_scratch_new(m->tok);
+    m->logits = calloc(model->vocab, sizeof *m->logits);
+    if (!m->scratch || !m->logits) {
+        s = nb_fail_nomem(err, "work memory", model->vocab * sizeof *m->logits);
+        goto out;
+    }
+    s = find_eos(m, err);
+out:
+    if (s == NB_OK)
+        *out = m;
+    else
+        nb_llm_close(m);
+    return s;
+}
+
+void nb_llm_close(nb_llm *m)
+{
+    if (!m) return;
+    nb_tok_scratch_free(m->scratch);
+    nb_tokenizer_free(m->tok);
+    nb_sampler_free(m->sampler);
+    nb_engine_free(m->engine);
+    free(m->logits);
+    free(m);
+}
+
+void nb_llm_describe(const nb_llm *m, nb_llm_facts *out)
+{
+    const nb_model *model = nb_engine_model(m->engine);
+    const nb_engine_options *eo = nb_engine_limits(m->engine);
+    *out = (nb_llm_facts){.architecture = model->cfg.arch->name,
+                          .kernels = nb_cpu_exec_kernels(model->x),
+                          .layers = model->cfg.n_layers,
+                          .vocab = model->vocab,
+                          .max_context = eo->max_context,
+                          .threads = eo->threads,
+                          .weight_bytes = model->other_bytes,
+                          .kv_bytes = nb_engine_kv_bytes(m->engine)};
+    _Static_assert(sizeof out->format_bytes == sizeof model->format_bytes, "one entry a format");
+    memcpy(out->format_bytes, model->format_bytes, sizeof out->format_bytes);
+    for (size_t i = 0; i < NB_FMT_COUNT; i++) out->weight_bytes += model->format_bytes[i];
+}
+
+nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt, nb_error *err)
+{
+    const nb_model *model = nb_engine_model(m->engine);
+    if (strcmp(model->cfg.arch->name, "deepseek_v4") != 0) {
+        nb_fail(err, NB_ERR_UNSUPPORTED,
+                "chat templates (Jinja) are not in this build; DeepSeek-V4's chat encoding is");
+        nb_error_remedy(
+            err, "give the prompt as plain text with its special tokens spelled out (nibble run --raw)");
+        return NB_ERR_UNSUPPORTED;
+    }
+    nb_buf text = {0};
+    json_error_t je;
+    json_t *r = json_loads(request, 0, &je);
+    nb_status s = r ? nb_chat_deepseek_v4_render(r, &text, err)
+                    : nb_fail(err, NB_ERR_ARGUMENT, "the chat request is not JSON: %s", je.text);
+    if (s == NB_OK) {
+        *prompt = strdup(nb_buf_str(&text));
+        if (!nb_buf_ok(&text) || !*prompt) s = nb_fail_nomem(err, "a prompt", text.len);
+    }
+    json_decref(r);
+    nb_buf_free(&text);
+    return s;
+}
+
+nb_status nb_llm_tokenize(nb_llm *m, const char *text, size_t n, bool add_special, uint32_t **ids,
+                          size_t *n_ids, nb_error *err)
+{
+    nb_ids list = {0};
+    nb_status s = nb_tokenizer_encode(m->tok, m->scratch, text, n, add_special, &list, err);
+    if (s != NB_OK) {
+        free(list.data);
+        return s;
+    }
+    *ids = list.data;
+    *n_ids = list.len;
+    return NB_OK;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void keep_logits(void *ctx, size_t part, size_t row, const float *logits)
+{
+    nb_llm *m = ctx;
+    memcpy(m->logits, logits, nb_engine_model(m->engine)->vocab * sizeof *logits);
+}
+
+/* Computes n tokens beyond the sequence's end in steps of at most max_rows; m->logits is then the last one's. */
+static nb_status advance(nb_llm *m, uint32_t seq, const uint32_t *ids, size_t n, nb_error *err)
+{
+    nb_step_out out = {.logits = keep_logits, .ctx = m};
+    size_t max = nb_engine_limits(m->engine)->max_rows;
+    for (size_t i = 0; i < n;) {
+        nb_step_part part = {.seq = seq, .tokens = ids + i, .n = n - i < max ? n - i : max};
+        nb_status s = nb_engine_step(m->engine, &part, 1, i + part.n == n ? &out : NULL, err);
+        if (s != NB_OK) return s;
+        nb_seq_commit(m->engine, seq, part.n);
+        i += part.n;
+    }
+    return NB_OK;
+}
+
+static bool is_eos(const nb_llm *m, uint32_t id)
+{
+    for (size_t i = 0; i < m->n_eos; i++)
+        if (m->eos[i] == id) return true;
+    return false;
+}
+
+nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sampling *sampling,
+                          size_t max_tokens, bool (*text)(void *ctx, const char *piece, size_t n), void *ctx,
+                          nb_generation *result, nb_error *err)
+{
+    nb_status s;
+    uint32_t seq, id;
+    nb_buf piece = {0};
+    nb_detok detok;
+    *result = (nb_generation){.prompt_tokens = n};
+    if (!n) return nb_fail(err, NB_ERR_ARGUMENT, "the prompt has no tokens");
+    if ((s = nb_sampling_check(sampling, err))) return s;
+    if ((s = nb_seq_open(m->engine, &seq, err))) return s;
+    size_t room = nb_engine_limits(m->engine)->max_context;
+    nb_detok_init(&detok, m->tok, true, true);
+
+    double t0 = now();
+    s = advance(m, seq, ids, n, err);
+    double t1 = now();
+    result->prefill_seconds = t1 - t0;
+    while (s == NB_OK) {
+        if ((s = nb_sample(m->sampler, sampling, m->logits, result->output_tokens, &id, err))) break;
+        result->stopped = is_eos(m, id);
+        if (result->stopped) break;
+        result->output_tokens++;
+        nb_detok_push(&detok, id, &piece);
+        if (!nb_buf_ok(&piece))
+            s = nb_fail_nomem(err, "text", piece.len);
+        else if (piece.len && !text(ctx, piece.data, piece.len))
+            s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
+        nb_buf_clear(&piece);
+        if (s != NB_OK || result->output_tokens == max_tokens || nb_seq_length(m->engine, seq) == room) break;
+        s = advance(m, seq, &id, 1, err);
+    }
+    result->decode_seconds = now() - t1;
+    nb_detok_flush(&detok, &piece);
+    if (s == NB_OK && piece.len && !text(ctx, piece.data, piece.len))
+        s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
+    nb_buf_free(&piece);
+    nb_seq_close(m->engine, seq);
+    return s;
+}

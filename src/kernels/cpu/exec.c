@@ -1,0 +1,339 @@
+/* The CPU back end: owns tensors, weights and work memory, fills the operator table, and holds the small operators. */
+#include "kernels/cpu/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "numerics/formats.h"
+
+const char *nb_arith_name(nb_arith a)
+{
+    static const char *const names[NB_ARITH_COUNT] = {"exact", "bf16", "w4a4", "w4a4-dynamic"};
+    return (unsigned)a < NB_ARITH_COUNT ? names[a] : "unknown";
+}
+
+void nb_cpu_round(const nb_exec *x, float *y, size_t n)
+{
+    if (!x->act_bf16) return;
+    for (size_t i = 0; i < n; i++) y[i] = nb_bf16_round(y[i]);
+}
+
+void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx)
+{
+    if (!rows) return;
+    if (rows == 1 || rows * cost < 16384)
+        fn(ctx, 0, 0, rows);
+    else
+        nb_pool_run(x->pool, rows, 1, fn, ctx);
+}
+
+static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
+{
+    size_t n;
+    if (!nb_mul(rows, cols, &n) || n > SIZE_MAX / 4) return nb_fail_nomem(err, "a tensor", SIZE_MAX);
+    nb_tensor *t = calloc(1, sizeof *t);
+    void *data = t ? nb_calloc_aligned(n, 4) : NULL;
+    if (!data) {
+        free(t);
+        return nb_fail_nomem(err, "a tensor", n * 4);
+    }
+    t->rows = rows;
+    t->cols = cols;
+    if (i32)
+        t->i = data;
+    else
+        t->f = data;
+    *out = t;
+    return NB_OK;
+}
+
+static void tensor_free(nb_tensor *t)
+{
+    if (!t) return;
+    free(t->f);
+    free(t->i);
+    free(t);
+}
+
+static void tensor_write(nb_exec *x, nb_tensor *t, const void *src)
+{
+    memcpy(t->f ? (void *)t->f : (void *)t->i, src, t->rows * t->cols * 4);
+}
+
+static void tensor_read(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, float *dst)
+{
+    memcpy(dst, t->f + row * t->cols, rows * t->cols * sizeof *dst);
+}
+
+static void weight_free(nb_weight *w)
+{
+    if (!w) return;
+    for (size_t b = 0; w->block && b < w->blocks; b++) nb_packed_free(&w->block[b]);
+    free(w->block);
+    free(w);
+}
+
+static size_t weight_bytes(const nb_weight *w)
+{
+    size_t n = 0;
+    for (size_t b = 0; b < w->blocks; b++) n += nb_packed_bytes(&w->block[b]);
+    return n;
+}
+
+/* Packing: each thread reads its own rows and packs them, so that the pages it will later read are its own. */
+typedef struct pack_job {
+    nb_packed *w;
+    size_t row0; /* first row of this block in the whole matrix */
+    size_t code_bytes, scale_bytes;
+    nb_row_reader read;
+    void *ctx;
+    nb_error *errs; /* [threads] */
+    bool *odd;      /* [threads] */
+} pack_job;
+
+static void pack_panels(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const pack_job *j = ctx;
+    nb_error *err = &j->errs[thread];
+    size_t per_panel = NB_PANEL * (j->code_bytes + j->scale_bytes);
+    size_t step = 1 + ((size_t)1 << 20) / per_panel; /* panels a read: about 1 MiB */
+    uint8_t *codes = malloc(step * NB_PANEL * j->code_bytes);
+    uint8_t *scales = malloc(step * NB_PANEL * j->scale_bytes + 1);
+    if (!codes || !scales) {
+        nb_fail_nomem(err, "a packing buffer", step * per_panel);
+        goto out;
+    }
+    for (size_t p = begin; p < end; p += step) {
+        size_t row = p * NB_PANEL, last = (p + step < end ? p + step : end) * NB_PANEL;
+        size_t rows = (last < j->w->n ? last : j->w->n) - row;
+        if (j->read(j->ctx, j->row0 + row, rows, codes, scales, err) != NB_OK) goto out;
+        if (nb_pack_rows(j->w, row, rows, codes, j->scale_bytes ? scales : NULL)) j->odd[thread] = true;
+    }
+out:
+    free(codes);
+    free(scales);
+}
+
+static nb_status weight_new(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
+                            float multiplier, size_t blocks, size_t code_bytes, size_t scale_bytes,
+                            nb_row_reader read, void *ctx, nb_weight **out, nb_error *err)
+{
+    nb_cpu_exec *cpu = nb_cpu_of(x);
+    nb_status s = NB_OK;
+    nb_error *errs = calloc(cpu->threads, sizeof *errs);
+    bool *odd = calloc(cpu->threads, sizeof *odd);
+    nb_weight *w = calloc(1, sizeof *w);
+    if (w) w->block = calloc(blocks, sizeof *w->block);
+    if (!errs || !odd || !w || !w->block) {
+        s = nb_fail_nomem(err, "a weight", sizeof *w + blocks * sizeof *w->block);
+        goto out;
+    }
+    w->blocks = blocks;
+    size_t bn = n / blocks;
+    for (size_t b = 0; b < blocks; b++) {
+        nb_packed *p = &w->block[b];
+        s = nb_packed_alloc(format, bn, k, scale_k, p, err);
+        if (s != NB_OK) goto out;
+        p->multiplier = multiplier;
+        pack_job j = {p, b * bn, code_bytes, scale_bytes, read, ctx, errs, odd};
+        nb_pool_run(x->pool, p->panels, 1, pack_panels, &j);
+        for (size_t t = 0; t < cpu->threads; t++) {
+            if (odd[t]) p->odd_scales = true;
+            odd[t] = false;
+            if (errs[t].status == NB_OK) continue;
+            if (err) *err = errs[t];
+            s = errs[t].status;
+            goto out;
+        }
+        if (p->k_pad > cpu->max_k_pad) cpu->max_k_pad = p->k_pad;
+    }
+    if (n > cpu->max_n) cpu->max_n = n;
+    *out = w;
+    w = NULL;
+out:
+    weight_free(w);
+    free(errs);
+    free(odd);
+    return s;
+}
+
+static nb_status ready(nb_exec *x, size_t slots, size_t max_context, nb_error *err)
+{
+    nb_cpu_exec *c = nb_cpu_of(x);
+    size_t rows;
+    if (!nb_mul(x->max_rows, slots, &rows)) return nb_fail_nomem(err, "work memory", SIZE_MAX);
+    size_t xin, yout = 0;
+    if (!nb_mul(rows, c->max_k_pad, &xin) ||
+        (slots > 1 && !nb_mul(c->threads * NB_EXPERT_ROWS, c->max_n, &yout)))
+        return nb_fail_nomem(err, "work memory", SIZE_MAX);
+    c->slots = slots;
+    c->max_context = max_context;
+    c->xin = nb_calloc_aligned(xin, sizeof *c->xin);
+    c->xscale = nb_calloc_aligned(rows, sizeof *c->xscale);
+    c->yout = nb_calloc_aligned(yout, sizeof *c->yout);
+    c->order = calloc(rows + 1, sizeof *c->order);
+    c->first = calloc(c->max_n + 2, sizeof *c->first);
+    c->scores = nb_calloc_aligned(c->threads * max_context, sizeof *c->scores);
+    c->ptrs = calloc(c->threads * 2 * max_context + 1, sizeof *c->ptrs);
+    if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores || !c->ptrs)
+        return nb_fail_nomem(err, "work memory", (xin + yout) * sizeof(float));
+    return NB_OK;
+}
+
+/* Small row-wise operators. */
+
+typedef struct rms_job {
+    nb_exec *x;
+    const float *in, *w;
+    float *y;
+    size_t cols, d;
+    float eps;
+} rms_job;
+
+static void rms_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const rms_job *j = ctx;
+    const nb_kernels *k = nb_cpu_of(j->x)->k;
+    for (size_t r = begin; r < end; r++) {
+        for (size_t c = 0; c < j->cols; c += j->d)
+            k->rmsnorm(j->in + r * j->cols + c, j->w, j->eps, j->d, j->y + r * j->cols + c);
+        nb_cpu_round(j->x, j->y + r * j->cols, j->cols);
+    }
+}
+
+static void rmsnorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps,
+                    nb_tensor *y)
+{
+    if (x->err.status) return;
+    rms_job j = {x, in->f, w ? w->f : NULL, y->f, in->cols, d, eps};
+    nb_cpu_rows(x, rows, in->cols, rms_rows, &j);
+}
+
+typedef struct pair_job {
+    nb_exec *x;
+    const float *a, *b;
+    float *y, limit;
+    size_t cols;
+} pair_job;
+
+static void swiglu_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const pair_job *j = ctx;
+    for (size_t r = begin; r < end; r++) {
+        size_t o = r * j->cols;
+        nb_cpu_of(j->x)->k->swiglu(j->a + o, j->b + o, j->limit, j->cols, j->y + o);
+        nb_cpu_round(j->x, j->y + o, j->cols);
+    }
+}
+
+static void swiglu(nb_exec *x, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
+                   nb_tensor *y)
+{
+    if (x->err.status) return;
+    pair_job j = {x, gate->f, up->f, y->f, limit, gate->cols};
+    nb_cpu_rows(x, rows, gate->cols * 8, swiglu_rows, &j);
+}
+
+static void add_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const pair_job *j = ctx;
+    for (size_t i = begin * j->cols; i < end * j->cols; i++) j->y[i] = j->a[i] + j->b[i];
+    nb_cpu_round(j->x, j->y + begin * j->cols, (end - begin) * j->cols);
+}
+
+static void add(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y)
+{
+    if (x->err.status) return;
+    pair_job j = {x, a->f, b->f, y->f, 0, a->cols};
+    nb_cpu_rows(x, x->rows.n, a->cols, add_rows, &j);
+}
+
+static void add_periodic(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period)
+{
+    if (x->err.status) return;
+    for (size_t r = 0; r < x->rows.n; r++) {
+        const float *b = table->f + x->rows.pos[r] % period * t->cols;
+        float *y = t->f + r * t->cols;
+        for (size_t c = 0; c < t->cols; c++) y[c] += b[c];
+        nb_cpu_round(x, y, t->cols);
+    }
+}
+
+static void gather(nb_exec *x, const nb_tensor *in, const uint32_t *which, size_t n, nb_tensor *y)
+{
+    if (x->err.status) return;
+    for (size_t i = 0; i < n; i++)
+        memcpy(y->f + i * y->cols, in->f + which[i] * in->cols, in->cols * sizeof *y->f);
+}
+
+static const nb_ops cpu_ops = {
+    .name = "cpu",
+    .tensor_new = tensor_new,
+    .tensor_free = tensor_free,
+    .tensor_write = tensor_write,
+    .tensor_read = tensor_read,
+    .weight_new = weight_new,
+    .weight_free = weight_free,
+    .weight_bytes = weight_bytes,
+    .ready = ready,
+    .embed = nb_cpu_embed,
+    .linear = nb_cpu_linear,
+    .rmsnorm = rmsnorm,
+    .rope_prepare = nb_cpu_rope_prepare,
+    .rope = nb_cpu_rope,
+    .store = nb_cpu_store,
+    .attend = nb_cpu_attend,
+    .swiglu = swiglu,
+    .add = add,
+    .add_periodic = add_periodic,
+    .compress = nb_cpu_compress,
+    .index = nb_cpu_index,
+    .route = nb_cpu_route,
+    .combine = nb_cpu_combine,
+    .mhc_expand = nb_cpu_mhc_expand,
+    .mhc_pre = nb_cpu_mhc_pre,
+    .mhc_post = nb_cpu_mhc_post,
+    .mhc_head = nb_cpu_mhc_head,
+    .gather = gather,
+};
+
+nb_status nb_cpu_exec_new(const char *kernels, nb_pool *pool, size_t max_rows, nb_exec **out, nb_error *err)
+{
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    const nb_kernels *k = nb_kernels_pick(&cpu, strcmp(kernels, "auto") == 0 ? NULL : kernels);
+    if (!k) {
+        nb_fail(err, NB_ERR_ARGUMENT, "this machine has no '%s' kernels (or the name is unknown)", kernels);
+        nb_error_remedy(err, "use --kernels auto or --kernels generic");
+        return NB_ERR_ARGUMENT;
+    }
+    nb_cpu_exec *c = calloc(1, sizeof *c);
+    if (!c) return nb_fail_nomem(err, "the CPU back end", sizeof *c);
+    c->x.ops = &cpu_ops;
+    c->x.pool = pool;
+    c->x.max_rows = max_rows;
+    c->k = k;
+    c->threads = nb_pool_threads(pool);
+    *out = &c->x;
+    return NB_OK;
+}
+
+void nb_cpu_exec_free(nb_exec *x)
+{
+    if (!x) return;
+    nb_cpu_exec *c = nb_cpu_of(x);
+    free(c->xin);
+    free(c->xscale);
+    free(c->yout);
+    free(c->order);
+    free(c->first);
+    free(c->scores);
+    free((void *)c->ptrs);
+    free(c);
+}
+
+const char *nb_cpu_exec_kernels(const nb_exec *x)
+{
+    return ((const nb_cpu_exec *)x)->k->name;
+}

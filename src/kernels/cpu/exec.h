@@ -1,0 +1,66 @@
+/* What the CPU back end's operators share: its tensors, weights and work memory. Private to src/kernels/cpu. */
+#ifndef NB_KERNELS_CPU_EXEC_H
+#define NB_KERNELS_CPU_EXEC_H
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+
+struct nb_tensor {
+    size_t rows, cols;
+    float *f;   /* [rows][cols]; NULL for an I32 tensor */
+    int32_t *i; /* [rows][cols]; NULL for an F32 tensor */
+};
+
+struct nb_weight {
+    nb_packed *block; /* [blocks] diagonal blocks, each packed on its own; a dense weight is one block */
+    size_t blocks;
+};
+
+typedef struct nb_cpu_exec {
+    nb_exec x; /* first: an nb_exec * is an nb_cpu_exec * */
+    const nb_kernels *k;
+    size_t threads;
+    size_t max_k_pad, max_n;   /* over all weights */
+    size_t slots, max_context; /* as given to ready() */
+    float *xin;      /* [max_rows * slots][max_k_pad]: inputs of a linear, padded, rounded or quantised */
+    float *xscale;   /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
+    float *yout;     /* [threads][NB_EXPERT_ROWS][max_n]: an expert's outputs before they are put in place */
+    uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
+    uint32_t *
+        first; /* [max_n + 1]: where each expert's pairs begin in order; experts never outnumber the router's outputs */
+    float *scores;      /* [threads][max_context] */
+    const float **ptrs; /* [threads][2][max_context] */
+} nb_cpu_exec;
+
+#define NB_EXPERT_ROWS 64 /* rows an expert computes at a time */
+
+static inline nb_cpu_exec *nb_cpu_of(nb_exec *x)
+{
+    return (nb_cpu_exec *)x;
+}
+
+/* Rounds n finished outputs when --act-dtype bf16 asks for it. */
+void nb_cpu_round(const nb_exec *x, float *y, size_t n);
+
+/* Runs fn over rows [0, rows): inline when the work is small, on the pool otherwise. cost: values touched per row. */
+void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx);
+
+/* The operators, one file per family. */
+void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);
+void nb_cpu_linear(nb_exec *x, const nb_linear_call *c);
+void nb_cpu_rope_prepare(nb_exec *x, nb_rope *r);
+void nb_cpu_rope(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_t d, size_t offset,
+                 bool interleaved, bool inverse);
+void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b);
+void nb_cpu_attend(nb_exec *x, const nb_attend_call *c);
+void nb_cpu_compress(nb_exec *x, const nb_compress_call *c);
+void nb_cpu_index(nb_exec *x, const nb_index_call *c);
+void nb_cpu_route(nb_exec *x, const nb_route_call *c);
+void nb_cpu_combine(nb_exec *x, const nb_tensor *parts, const nb_tensor *weights, size_t slots,
+                    const nb_tensor *extra, nb_tensor *y);
+void nb_cpu_mhc_expand(nb_exec *x, const nb_tensor *h, size_t streams, nb_tensor *X);
+void nb_cpu_mhc_pre(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y, nb_tensor *mix);
+void nb_cpu_mhc_post(nb_exec *x, const nb_tensor *o, const nb_tensor *mix, size_t streams, nb_tensor *X);
+void nb_cpu_mhc_head(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y);
+
+#endif

@@ -1,0 +1,256 @@
+/*
+ * The one linear operator. What an arithmetic does to the inputs happens here and nowhere else: the inputs are made once per
+ * distinct activation scale, padded with zeros to the packed width, and every format then runs the same kernel.
+ *
+ *     exact          x
+ *     bf16           x rounded to BF16, for quantised weights
+ *     w4a4           E2M1 code * E4M3 block scale of the NVFP4 quantiser, for NVFP4 weights; 1/gs is applied to the sum
+ *     w4a4-dynamic   the same with gs from the row itself
+ */
+#include <string.h>
+
+#include "kernels/cpu/exec.h"
+#include "numerics/formats.h"
+#include "numerics/nvfp4.h"
+
+typedef enum input_kind { IN_PLAIN, IN_BF16, IN_STATIC, IN_DYNAMIC } input_kind;
+
+static input_kind input_of(const nb_exec *x, const nb_linear *l)
+{
+    bool quantised = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4 || l->format == NB_FMT_FP8;
+    switch (x->arith) {
+    case NB_ARITH_BF16: return quantised ? IN_BF16 : IN_PLAIN;
+    case NB_ARITH_W4A4: return l->format == NB_FMT_NVFP4 ? IN_STATIC : IN_PLAIN;
+    case NB_ARITH_W4A4_DYNAMIC: return l->format == NB_FMT_NVFP4 ? IN_DYNAMIC : IN_PLAIN;
+    default: return IN_PLAIN;
+    }
+}
+
+/* Makes the kernel's input for rows of k values at src (ld apart), each optionally picked by `pick`. */
+typedef struct input_job {
+    const float *src;
+    size_t ld, k, k_pad;
+    const uint32_t *pick; /* row r reads src row pick[r] / divide; NULL: row r */
+    size_t divide;
+    input_kind kind;
+    float gs;
+    float *dst, *scale;
+} input_job;
+
+static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const input_job *j = ctx;
+    for (size_t r = begin; r < end; r++) {
+        const float *s = j->src + (j->pick ? j->pick[r] / j->divide : r) * j->ld;
+        float *d = j->dst + r * j->k_pad;
+        float gs = j->gs;
+        switch (j->kind) {
+        case IN_BF16:
+            for (size_t i = 0; i < j->k; i++) d[i] = nb_bf16_round(s[i]);
+            break;
+        case IN_DYNAMIC: gs = nb_nvfp4_row_scale(s, j->k); /* fall through */
+        case IN_STATIC:
+            nb_nvfp4_quantise_row(s, j->k, gs, NB_ACT_CUTLASS, true, d);
+            j->scale[r] = 1.0f / gs;
+            break;
+        case IN_PLAIN: memcpy(d, s, j->k * sizeof *d); break;
+        }
+        memset(d + j->k, 0, (j->k_pad - j->k) * sizeof *d);
+    }
+}
+
+typedef struct input {
+    const float *x;
+    size_t ld;
+    const float *scale; /* per row, or NULL */
+} input;
+
+/* The static scale that w4a4 needs; its absence is an error that names the linear. */
+static bool need_scale(nb_exec *x, const nb_linear *l)
+{
+    if (input_of(x, l) != IN_STATIC || l->has_input) return true;
+    nb_fail(&x->err, NB_ERR_MISSING,
+            "arithmetic w4a4 needs this linear's input scale (input_scale or input_global_scale), and the "
+            "checkpoint stores none");
+    nb_error_at(&x->err, NULL, l->module, -1);
+    nb_error_remedy(&x->err, "use --arith w4a4-dynamic, bf16 or exact");
+    return false;
+}
+
+static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, const float *src, size_t ld,
+                        size_t rows, const uint32_t *pick, size_t divide)
+{
+    nb_cpu_exec *c = nb_cpu_of(x);
+    input_kind kind = input_of(x, l);
+    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL};
+    input_job j = {src, ld, w->k, w->k_pad, pick, divide, kind, l->input_gs, c->xin, c->xscale};
+    nb_cpu_rows(x, rows, w->k, input_rows, &j);
+    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL};
+}
+
+static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
+{
+    input_kind k = input_of(x, a);
+    return k == input_of(x, b) && (k != IN_STATIC || nb_f32_bits(a->input_gs) == nb_f32_bits(b->input_gs));
+}
+
+/* Dense: the panels of all linears with the same input are one range of work. */
+typedef struct dense_job {
+    nb_exec *x;
+    const nb_packed *const *w;
+    float *const *y;
+    const size_t *ldy;
+    size_t count, rows;
+    input in;
+} dense_job;
+
+static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const dense_job *j = ctx;
+    size_t at = 0;
+    for (size_t i = 0; i < j->count; at += j->w[i]->panels, i++) {
+        size_t p0 = begin > at ? begin - at : 0;
+        size_t p1 = end > at ? end - at : 0;
+        if (p1 > j->w[i]->panels) p1 = j->w[i]->panels;
+        if (p0 >= p1) continue;
+        nb_cpu_of(j->x)->k->linear(j->w[i], j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i], j->ldy[i], p0,
+                                   p1);
+    }
+}
+
+#define MAX_GROUP 8
+
+static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
+{
+    for (size_t i = 0; i < c->count;) {
+        const nb_packed *w[MAX_GROUP];
+        float *y[MAX_GROUP];
+        size_t ldy[MAX_GROUP], n = 0, panels = 0;
+        if (!need_scale(x, c->w[i])) return;
+        do {
+            w[n] = c->w[i + n]->w->block;
+            y[n] = c->y[i + n]->f;
+            ldy[n] = c->y[i + n]->cols;
+            panels += w[n]->panels;
+            n++;
+        } while (n < MAX_GROUP && i + n < c->count && same_input(x, c->w[i], c->w[i + n]));
+        input in = make_input(x, c->w[i], w[0], c->x->f, c->x->cols, rows, NULL, 1);
+        dense_job j = {x, w, y, ldy, n, rows, in};
+        nb_pool_run(x->pool, panels, 1, dense_panels, &j);
+        i += n;
+    }
+}
+
+static void blocks(nb_exec *x, const nb_linear_call *c, size_t rows)
+{
+    const nb_linear *l = c->w[0];
+    if (!need_scale(x, l)) return;
+    for (size_t b = 0; b < l->blocks; b++) {
+        const nb_packed *w = &l->w->block[b];
+        float *y = c->y[0]->f + b * w->n;
+        input in = make_input(x, l, w, c->x->f + b * l->k, c->x->cols, rows, NULL, 1);
+        dense_job j = {x, &w, &y, &c->y[0]->cols, 1, rows, in};
+        nb_pool_run(x->pool, w->panels, 1, dense_panels, &j);
+    }
+}
+
+/* Experts: (row, slot) pairs are sorted by expert once; a unit of work is one panel of one expert that has rows. */
+typedef struct expert_job {
+    nb_exec *x;
+    const nb_linear *const *w; /* [n_experts] */
+    size_t n_experts, panels;
+    const float *in;
+    size_t ld;
+    const float *scale;
+    nb_tensor *y;
+} expert_job;
+
+static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const expert_job *j = ctx;
+    nb_cpu_exec *c = nb_cpu_of(j->x);
+    float *out = c->yout + thread * NB_EXPERT_ROWS * c->max_n;
+    size_t n = j->y->cols, at = 0;
+    for (size_t e = 0; e < j->n_experts && at < end; e++) {
+        size_t r0 = c->first[e], r1 = c->first[e + 1];
+        if (r0 == r1) continue;
+        size_t p0 = begin > at ? begin - at : 0, p1 = end - at < j->panels ? end - at : j->panels;
+        at += j->panels;
+        if (p0 >= p1) continue;
+        const nb_packed *w = j->w[e]->w->block;
+        size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
+        for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
+            size_t rows = r1 - r < NB_EXPERT_ROWS ? r1 - r : NB_EXPERT_ROWS;
+            c->k->linear(w, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n, p0, p1);
+            for (size_t i = 0; i < rows; i++)
+                memcpy(j->y->f + c->order[r + i] * n + c0, out + i * n + c0, (c1 - c0) * sizeof *out);
+        }
+    }
+}
+
+static size_t sort_by_expert(nb_cpu_exec *c, const int32_t *ids, size_t pairs, size_t n_experts)
+{
+    size_t active = 0;
+    memset(c->first, 0, (n_experts + 1) * sizeof *c->first);
+    for (size_t i = 0; i < pairs; i++) c->first[ids[i] + 1]++;
+    for (size_t e = 0; e < n_experts; e++) {
+        active += c->first[e + 1] > 0;
+        c->first[e + 1] += c->first[e];
+    }
+    for (size_t i = 0; i < pairs; i++) c->order[c->first[ids[i]]++] = (uint32_t)i;
+    memmove(c->first + 1, c->first, n_experts * sizeof *c->first);
+    c->first[0] = 0;
+    return active;
+}
+
+static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
+{
+    nb_cpu_exec *cpu = nb_cpu_of(x);
+    size_t active = sort_by_expert(cpu, c->ids->i, pairs, c->n_experts);
+    bool fresh = true;
+    for (size_t i = 0; i < c->count; i++) {
+        const nb_linear *const *w = c->w + i * c->n_experts;
+        const nb_packed *p = w[0]->w->block;
+        float *dst = cpu->xin;
+        for (size_t e = 0; e < c->n_experts;
+             e++) { /* a weight may differ from its siblings in format and scale */
+            size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
+            if (!rows) continue;
+            if (!need_scale(x, w[e])) return;
+            if (!fresh && same_input(x, w[e], w[e - c->n_experts])) continue;
+            input_job j = {c->x->f,           c->x->cols,      p->k,
+                           p->k_pad,          cpu->order + r0, c->x_per_slot ? 1 : c->slots,
+                           input_of(x, w[e]), w[e]->input_gs,  dst + r0 * p->k_pad,
+                           cpu->xscale + r0};
+            if (j.kind < IN_STATIC)
+                for (size_t r = 0; r < rows; r++) j.scale[r] = 1.0f;
+            nb_cpu_rows(x, rows, p->k, input_rows, &j);
+        }
+        fresh = false;
+        expert_job j = {x, w, c->n_experts, p->panels, cpu->xin, p->k_pad, cpu->xscale, c->y[i]};
+        nb_pool_run(x->pool, active * p->panels, 1, expert_panels, &j);
+    }
+}
+
+void nb_cpu_linear(nb_exec *x, const nb_linear_call *c)
+{
+    if (x->err.status) return;
+    size_t rows = (c->rows ? c->rows : x->rows.n) * (c->n_experts ? c->slots : 1);
+    if (c->n_experts)
+        experts(x, c, rows);
+    else if (c->w[0]->blocks > 1)
+        blocks(x, c, rows);
+    else
+        dense(x, c, rows);
+    for (size_t i = 0; x->act_bf16 && i < c->count; i++) nb_cpu_round(x, c->y[i]->f, rows * c->y[i]->cols);
+}
+
+void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)
+{
+    if (x->err.status) return;
+    for (size_t r = 0; r < x->rows.n; r++) {
+        float *row = y->f + r * y->cols;
+        nb_packed_row(table->w->block, x->rows.token[r], row);
+        nb_cpu_round(x, row, y->cols);
+    }
+}

@@ -1,0 +1,39 @@
+/*
+ * Where a sequence's cached rows are. A model declares streams; the engine owns pages and page tables; back ends only look rows
+ * up through this view. A stream holds one row per `tokens_per_row` tokens, row w at absolute index w whatever the chunking, in
+ * pages of NB_PAGE_ROWS rows. Streams of one class (same tokens_per_row and window) share page tables. Page 0 is never written:
+ * it stands for rows that left a window.
+ */
+#ifndef NB_KERNELS_KV_H
+#define NB_KERNELS_KV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define NB_PAGE_ROWS 16
+
+typedef struct nb_stream_decl {
+    size_t cols;           /* F32 values a row */
+    size_t tokens_per_row; /* >= 1 */
+    size_t window;         /* rows behind the newest that may still be read (itself included); 0: all */
+} nb_stream_decl;
+
+typedef struct nb_kv_stream {
+    nb_stream_decl decl;
+    float *base;             /* [pages][NB_PAGE_ROWS][cols] */
+    uint32_t *const *tables; /* [sequence slot] -> page of rows 16 i .. 16 i + 15 */
+} nb_kv_stream;
+
+typedef struct nb_kv {
+    const nb_kv_stream *streams; /* [n_streams], numbered as the model declared them */
+    size_t n_streams;
+} nb_kv;
+
+/* Row `row` of sequence slot `seq`. The engine made its page before the step began. */
+static inline float *nb_kv_row(const nb_kv_stream *s, uint32_t seq, size_t row)
+{
+    size_t page = s->tables[seq][row / NB_PAGE_ROWS];
+    return s->base + (page * NB_PAGE_ROWS + row % NB_PAGE_ROWS) * s->decl.cols;
+}
+
+#endif

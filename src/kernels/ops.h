@@ -1,0 +1,199 @@
+/*
+ * The operator table: everything a model's forward pass may do, one table per back end. A model file is written once against it
+ * and never sees packed bytes, threads, pages or devices.
+ *
+ * Rules for callers: tensors are opaque; calls enqueue, in order; a forward pass may branch on shapes and positions, never on
+ * computed values. Rules for back ends: each output row depends on its own input row, its own sequence and the weights alone,
+ * so the number of rows, the chunking, the batch and the threads never change a bit; nothing is allocated after the tensors
+ * and weights are made; the first failure sticks in exec->err and turns later calls into nothing.
+ *
+ * Shapes in comments: T rows of the step, then columns. All values are F32 unless stated.
+ */
+#ifndef NB_KERNELS_OPS_H
+#define NB_KERNELS_OPS_H
+
+#include "base/error.h"
+#include "base/pool.h"
+#include "kernels/kv.h"
+#include "kernels/packed.h"
+
+typedef struct nb_tensor nb_tensor; /* [rows, cols] F32 or I32 on the back end */
+typedef struct nb_weight nb_weight; /* one packed matrix on the back end */
+
+/* One linear as the model and the doctor name it. */
+typedef struct nb_linear {
+    const char *module; /* stored module name, owned by the model */
+    nb_weight *w; /* [n, k]; with blocks > 1 the diagonal blocks one after another, each [n / blocks, k] */
+    size_t n, k, blocks;
+    nb_format format;
+    bool has_input; /* a static activation scale is stored */
+    float input_gs; /* as the kernel's divisor-like gs */
+    int split;      /* nb_split of the architecture's table */
+} nb_linear;
+
+/* One call: `count` linears that share the input x.
+ *   dense:          y[i] [T, n_i] = x [T, k] W_i^T
+ *   blocks:         y [T, n]: block g reads x's columns [g k, (g + 1) k); count is 1
+ *   experts:        w = [count][n_experts]; row t of x goes to experts ids[t][slot]; y[i] is [T * slots, n_i], row t * slots + slot.
+ *                   With x_per_slot, x is [T * slots, k] and row t * slots + slot goes to ids[t][slot]. */
+typedef struct nb_linear_call {
+    const nb_linear *const *w;
+    size_t count, n_experts; /* n_experts 0: not experts */
+    size_t rows;             /* T; 0: the rows of the step */
+    const nb_tensor *x;
+    nb_tensor *const *y;
+    const nb_tensor *ids; /* I32 [T, slots] */
+    size_t slots;
+    bool x_per_slot;
+} nb_linear_call;
+
+/* Rotary frequencies of one kind of layer, and the cosines of the current step's positions. */
+typedef struct nb_rope {
+    size_t pairs;
+    float *inv_freq;  /* [pairs] */
+    float factor;     /* multiplies cos and sin (YaRN's attention factor) */
+    float *cos, *sin; /* [max_rows][pairs], filled by rope_prepare */
+} nb_rope;
+
+/* Attention of T query rows over each row's own sequence: the last `window` tokens (0: all) of a stream with one row a token,
+ * itself included, and then the rows of a compressed stream: all complete ones, or those selected. One softmax over all. */
+typedef struct nb_attend_call {
+    const nb_tensor *q; /* [T, heads * dk] */
+    nb_tensor *out;     /* [T, heads * dv] */
+    size_t heads, kv_heads, dk, dv;
+    size_t k_stream, v_stream; /* rows hold kv_heads * dk (dv) values; may be one stream (V == K) */
+    size_t window;
+    bool compressed; /* also attend to comp_stream (kv_heads == 1, V == K) */
+    size_t comp_stream;
+    const nb_tensor
+        *select; /* I32 [T, n]: chosen rows in ascending order, padded with -1; NULL: all complete rows */
+    float scale;
+    const nb_tensor *sink; /* [1, heads] or NULL */
+} nb_attend_call;
+
+/* DeepSeek-V4's compressors: entries that the step's tokens complete are pooled from the stream of (content, gate) rows,
+ * normalised, rotated and stored. Row layout of `in`: content [series * d], gate [series * d] (ape already added). */
+typedef struct nb_compress_call {
+    size_t in_stream, out_stream;
+    size_t ratio, series, d; /* series 2: overlapping halves (CSA), 1: none (HCA) */
+    const nb_tensor *norm;   /* [1, d] */
+    float eps;
+    const nb_rope *rope; /* on the last 2 * pairs of d, interleaved, at position entry * ratio */
+} nb_compress_call;
+
+/* Which compressed rows each query sees: top-k of sum over heads of weight * relu(q . key), all when k or fewer are complete. */
+typedef struct nb_index_call {
+    const nb_tensor *q;       /* [T, heads * d] */
+    const nb_tensor *weights; /* [T, heads], to be multiplied by weight_scale */
+    float weight_scale;
+    size_t heads, d, key_stream;
+    nb_tensor *select; /* I32 [T, k] */
+} nb_index_call;
+
+/* Expert choice. score = sqrt(softplus(logit)); chosen by score + bias, or by token id; weights = scores / sum * scaling. */
+typedef struct nb_route_call {
+    const nb_tensor *logits; /* [T, experts] */
+    const nb_tensor *bias;   /* [1, experts] or NULL */
+    const nb_tensor *hash;   /* I32 [vocabulary, slots]: chosen by token id; NULL: by score */
+    float scaling;
+    nb_tensor *ids;     /* I32 [T, slots] */
+    nb_tensor *weights; /* [T, slots] */
+} nb_route_call;
+
+/* Hyper-connection parameters of one site; M streams, mix = (2 + M) M. */
+typedef struct nb_mhc {
+    const nb_tensor *fn;    /* [mix, M * D] */
+    const nb_tensor *base;  /* [1, mix] */
+    const nb_tensor *scale; /* [1, 3] */
+    size_t streams;
+    int sinkhorn_iters;
+    float eps, norm_eps;
+} nb_mhc;
+
+/* The rows of one step. Rows of one sequence stand together in ascending position. */
+typedef struct nb_rows {
+    size_t n;
+    const uint32_t *seq; /* slot of each row */
+    const uint32_t *pos; /* absolute position */
+    const uint32_t *token;
+} nb_rows;
+
+typedef struct nb_ops nb_ops;
+
+/* What a forward pass runs with. Made by nb_cpu_exec_new; rows and kv are set by the engine for each step. */
+typedef struct nb_exec {
+    const nb_ops *ops;
+    nb_pool *pool;
+    size_t max_rows;
+    nb_arith arith;
+    bool act_bf16; /* round every operator's output to BF16 */
+    nb_rows rows;
+    const nb_kv *kv;
+    nb_error err; /* status NB_OK until something fails */
+} nb_exec;
+
+/* Reads rows [row, row + rows) of a matrix in nb_pack_rows's form; called from the packing threads. */
+typedef nb_status (*nb_row_reader)(void *ctx, size_t row, size_t rows, uint8_t *codes, void *scales,
+                                   nb_error *err);
+
+struct nb_ops {
+    const char *name;
+
+    nb_status (*tensor_new)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
+    void (*tensor_free)(nb_tensor *t);
+    void (*tensor_write)(nb_exec *x, nb_tensor *t, const void *src); /* whole tensor, from the host */
+    void (*tensor_read)(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, float *dst); /* waits; F32 */
+
+    /* Reads and packs an [n, k] matrix in parallel. code_bytes and scale_bytes are those of one row. */
+    nb_status (*weight_new)(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
+                            float multiplier, size_t blocks, size_t code_bytes, size_t scale_bytes,
+                            nb_row_reader read, void *ctx, nb_weight **out, nb_error *err);
+    void (*weight_free)(nb_weight *w);
+    size_t (*weight_bytes)(const nb_weight *w);
+
+    /* Takes the work memory of steps: call once, after the weights are made. slots: the most experts a row goes to (1 without
+     * experts); max_context: the most rows one query can attend to. */
+    nb_status (*ready)(nb_exec *x, size_t slots, size_t max_context, nb_error *err);
+
+    void (*embed)(nb_exec *x, const nb_linear *table,
+                  nb_tensor *y); /* y [T, k] = rows of the table by token */
+    void (*linear)(nb_exec *x, const nb_linear_call *c);
+    /* Each row is cut into groups of d columns, each normalised on its own; w [1, d] or NULL. y may be in. */
+    void (*rmsnorm)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps,
+                    nb_tensor *y);
+    void (*rope_prepare)(nb_exec *x, nb_rope *r);
+    /* In place, on `heads` heads of `d` columns, 2 * pairs values from column `offset` of each. inverse rotates back. */
+    void (*rope)(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_t d, size_t offset,
+                 bool interleaved, bool inverse);
+    /* Stores column ranges side by side: a [T, ca] and (may be NULL) b [T, cb] as one row of ca + cb values for each token. */
+    void (*store)(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b);
+    void (*attend)(nb_exec *x, const nb_attend_call *c);
+    void (*swiglu)(nb_exec *x, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
+                   nb_tensor *y);
+    void (*add)(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y); /* y = a + b, T rows */
+    /* t[row] += table[pos % period], T rows (a compressor's position bias). table [period, cols] */
+    void (*add_periodic)(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period);
+    void (*compress)(nb_exec *x, const nb_compress_call *c);
+    void (*index)(nb_exec *x, const nb_index_call *c);
+    void (*route)(nb_exec *x, const nb_route_call *c);
+    /* y [T, D] = extra [T, D] (may be NULL: 0) + sum over slots, in slot order, of weights[t][s] * parts[t * slots + s] */
+    void (*combine)(nb_exec *x, const nb_tensor *parts, const nb_tensor *weights, size_t slots,
+                    const nb_tensor *extra, nb_tensor *y);
+    void (*mhc_expand)(nb_exec *x, const nb_tensor *h, size_t streams,
+                       nb_tensor *X); /* X [T, M D] = M copies of h */
+    void (*mhc_pre)(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y,
+                    nb_tensor *mix); /* y [T, D]; mix [T, M + M M] */
+    void (*mhc_post)(nb_exec *x, const nb_tensor *o, const nb_tensor *mix, size_t streams,
+                     nb_tensor *X); /* in place */
+    void (*mhc_head)(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y);
+    void (*gather)(nb_exec *x, const nb_tensor *in, const uint32_t *which, size_t n,
+                   nb_tensor *y); /* rows which[0..n) */
+};
+
+/* Runs the table on the host's cores. kernels: "auto", "generic", "avx2". pool is borrowed. NB_ERR_ARGUMENT when the machine
+ * lacks the kernels named. */
+nb_status nb_cpu_exec_new(const char *kernels, nb_pool *pool, size_t max_rows, nb_exec **out, nb_error *err);
+void nb_cpu_exec_free(nb_exec *x);
+const char *nb_cpu_exec_kernels(const nb_exec *x); /* the table in use */
+
+#endif

@@ -1,0 +1,296 @@
+/* Loading: walks the architecture's table, finds each row's stored spelling, reads and packs it. Nothing is ever defaulted. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "models/model.h"
+
+typedef struct loader {
+    nb_model *m;
+    const nb_sink *sink;
+    uint64_t done, total;
+} loader;
+
+typedef struct row_source {
+    const nb_ckpt *c;
+    const nb_linear_src *src;
+} row_source;
+
+static nb_status read_rows(void *ctx, size_t row, size_t rows, uint8_t *codes, void *scales, nb_error *err)
+{
+    const row_source *s = ctx;
+    return nb_linear_read(s->c, s->src, row, rows, codes, scales, err);
+}
+
+static void progress(loader *ld, uint64_t bytes)
+{
+    ld->done += bytes;
+    if (ld->sink && ld->sink->progress)
+        ld->sink->progress(ld->sink->ctx, "loading weights", ld->done, ld->total);
+}
+
+static nb_status missing(loader *ld, const nb_arch_tensor *row, const char *likely, int64_t l, nb_error *err)
+{
+    uint64_t dims[4];
+    char shape[96] = "";
+    size_t rank = nb_config_shape(&ld->m->cfg, row->shape, (int)l, dims, NULL);
+    for (size_t i = 0, at = 0; i < rank && at < sizeof shape; i++)
+        at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%llu", i ? ", " : "",
+                               (unsigned long long)dims[i]);
+    bool linear = row->role == NB_ROLE_LINEAR || row->role == NB_ROLE_EMBED || row->role == NB_ROLE_HEAD;
+    nb_fail(err, NB_ERR_MISSING,
+            "the %s architecture needs this %s of shape [%s], and no shard has it under any known spelling",
+            ld->m->cfg.arch->name, linear ? "weight" : "tensor", shape);
+    nb_error_at(err, nb_ckpt_dir(ld->m->ckpt), likely, -1);
+    nb_error_remedy(err,
+                    "download the folder again, or run `nibble check` to see everything that is missing");
+    return NB_ERR_MISSING;
+}
+
+static nb_status load_linear(loader *ld, const nb_arch_tensor *row, int64_t l, int64_t e, nb_linear *out,
+                             nb_error *err)
+{
+    nb_model *m = ld->m;
+    char module[256];
+    const nb_tensor_info *unused = NULL;
+    uint64_t dims[4];
+    int64_t blocks = 1;
+    nb_linear_src src;
+    nb_status s;
+    if (!nb_arch_find(m->ckpt, &m->cfg, row, l, e, module, sizeof module, &unused))
+        return missing(ld, row, module, l, err);
+    if (nb_config_shape(&m->cfg, row->shape, (int)l, dims, err) != 2)
+        return err ? err->status : NB_ERR_FORMAT;
+    if (row->blocks && (s = nb_config_int(&m->cfg, row->blocks, (int)l, 1, 1 << 20, &blocks, err))) return s;
+    if ((s = nb_linear_describe(m->ckpt, module, dims[0], dims[1], &src, err))) return s;
+    row_source rs = {m->ckpt, &src};
+    size_t cb = nb_linear_code_bytes(&src, 1), sb = nb_linear_scale_bytes(&src, 1);
+    nb_weight *w;
+    s = m->x->ops->weight_new(m->x, src.format, src.n, src.k, nb_linear_scale_k(&src), src.multiplier,
+                              (size_t)blocks, cb, sb, read_rows, &rs, &w, err);
+    if (s != NB_OK) return s;
+    out->w = w;
+    out->module = strdup(src.module);
+    if (!out->module) return nb_fail_nomem(err, "a module name", sizeof src.module);
+    out->n = src.n;
+    out->k = src.k;
+    out->blocks = (size_t)blocks;
+    out->format = src.format;
+    out->has_input = src.has_input;
+    out->input_gs = src.input_gs;
+    out->split = row->split;
+    m->format_bytes[src.format] += m->x->ops->weight_bytes(w);
+    progress(ld, src.weight->end - src.weight->begin + (src.scale ? src.scale->end - src.scale->begin : 0));
+    return NB_OK;
+}
+
+static nb_status load_float(loader *ld, const nb_arch_tensor *row, const nb_tensor_info *t,
+                            const uint64_t *dims, size_t rank, nb_slot *out, nb_error *err)
+{
+    nb_model *m = ld->m;
+    size_t cols = dims[rank - 1], rows = rank == 2 ? dims[0] : 1, n = rows * cols;
+    nb_status s;
+    float *v = calloc(n + 1, sizeof *v);
+    if (!v) return nb_fail_nomem(err, t->name, n * sizeof *v);
+    s = nb_ckpt_read_f32(m->ckpt, t, v, err);
+    if (s == NB_OK) s = nb_model_tensor(m, false, rows, cols, &out->t, err);
+    if (s == NB_OK) m->x->ops->tensor_write(m->x, out->t, v);
+    free(v);
+    return s;
+}
+
+/* Integer tables hold expert ids; an id out of range would be a wild read later, so it is an error here. */
+static nb_status load_index(loader *ld, const nb_arch_tensor *row, const nb_tensor_info *t,
+                            const uint64_t *dims, size_t rank, nb_slot *out, nb_error *err)
+{
+    nb_model *m = ld->m;
+    size_t cols = dims[rank - 1], rows = rank == 2 ? dims[0] : 1, n = rows * cols;
+    int64_t limit;
+    nb_status s = nb_config_int(&m->cfg, m->cfg.arch->n_experts_key, -1, 1, INT32_MAX, &limit, err);
+    if (s != NB_OK) return s;
+    int64_t *v = calloc(n + 1, sizeof *v);
+    int32_t *w = calloc(n + 1, sizeof *w);
+    if (!v || !w) {
+        s = nb_fail_nomem(err, t->name, n * 12);
+        goto out;
+    }
+    if ((s = nb_ckpt_read_i64(m->ckpt, t, v, err))) goto out;
+    for (size_t i = 0; i < n; i++) {
+        if (v[i] >= 0 && v[i] < limit) {
+            w[i] = (int32_t)v[i];
+            continue;
+        }
+        s = nb_fail(err, NB_ERR_FORMAT, "entry [%zu, %zu] is %lld, expected an expert number below %lld",
+                    i / cols, i % cols, (long long)v[i], (long long)limit);
+        nb_error_at(err, nb_ckpt_file_path(m->ckpt, t->file), t->name,
+                    (int64_t)(t->begin + i * (nb_dtype_bits(t->dtype) / 8)));
+        nb_error_remedy(err, "take this tensor from the original checkpoint");
+        goto out;
+    }
+    if ((s = nb_model_tensor(m, true, rows, cols, &out->t, err)) == NB_OK)
+        m->x->ops->tensor_write(m->x, out->t, w);
+out:
+    free(v);
+    free(w);
+    return s;
+}
+
+static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, nb_slot *out, nb_error *err)
+{
+    nb_model *m = ld->m;
+    char name[256], have[96];
+    const nb_tensor_info *t = NULL;
+    uint64_t dims[4];
+    if (!nb_arch_find(m->ckpt, &m->cfg, row, l, -1, name, sizeof name, &t))
+        return missing(ld, row, name, l, err);
+    size_t rank = nb_config_shape(&m->cfg, row->shape, (int)l, dims, err);
+    if (!rank) return err ? err->status : NB_ERR_FORMAT;
+    bool same = t->rank == rank || (rank == 1 && dims[0] == 1 && t->rank == 0);
+    for (size_t i = 0; same && i < t->rank; i++) same = t->shape[i] == dims[i];
+    if (!same) {
+        nb_fail(err, NB_ERR_FORMAT, "shape is %s, but config.json makes it %s = [%llu%s%.0llu]",
+                nb_tensor_shape_text(t, have, sizeof have), row->shape, (unsigned long long)dims[0],
+                rank == 2 ? ", " : "", rank == 2 ? (unsigned long long)dims[1] : 0ull);
+        nb_error_at(err, nb_ckpt_file_path(m->ckpt, t->file), t->name, (int64_t)t->begin);
+        nb_error_remedy(err,
+                        "config.json and the weights belong to different models; take both from one place");
+        return NB_ERR_FORMAT;
+    }
+    m->other_bytes += nb_tensor_elements(t) * 4;
+    nb_status s = row->role == NB_ROLE_INDEX ? load_index(ld, row, t, dims, rank, out, err)
+                                             : load_float(ld, row, t, dims, rank, out, err);
+    progress(ld, t->end - t->begin);
+    return s;
+}
+
+static nb_status load_slot(loader *ld, const nb_arch_tensor *row, int64_t l, nb_slot *out, nb_error *err)
+{
+    if (row->role != NB_ROLE_LINEAR && row->role != NB_ROLE_EMBED && row->role != NB_ROLE_HEAD)
+        return load_tensor(ld, row, l, out, err);
+    int64_t experts = nb_arch_experts(&ld->m->cfg, row);
+    bool indexed = strstr(row->name, "{e}") != NULL;
+    out->lin = calloc((size_t)experts, sizeof *out->lin);
+    if (!out->lin) return nb_fail_nomem(err, "linears", (size_t)experts * sizeof *out->lin);
+    out->n_lin = (size_t)experts;
+    for (int64_t e = 0; e < experts; e++) {
+        nb_status s = load_linear(ld, row, l, indexed ? e : -1, &out->lin[e], err);
+        if (s != NB_OK) return s;
+    }
+    return NB_OK;
+}
+
+static nb_status load_all(loader *ld, nb_error *err)
+{
+    nb_model *m = ld->m;
+    const nb_arch *a = m->cfg.arch;
+    for (size_t i = 0; i < a->n_tensors; i++) {
+        const nb_arch_tensor *row = &a->tensors[i];
+        bool layered = strstr(row->name, "{l}") != NULL;
+        for (int64_t l = 0; l < (layered ? m->cfg.n_layers : 1); l++) {
+            if (row->when && !row->when(&m->cfg, layered ? (int)l : -1)) continue;
+            nb_slot *slot = layered ? &m->layers[(size_t)l * a->n_tensors + i] : &m->global[i];
+            nb_status s = load_slot(ld, row, layered ? l : -1, slot, err);
+            if (s != NB_OK) return s;
+        }
+    }
+    return NB_OK;
+}
+
+nb_status nb_model_load(const char *path, nb_exec *x, const nb_sink *sink, nb_model **out, nb_error *err)
+{
+    nb_error local = {0};
+    if (!err) err = &local; /* the status is read back from it */
+    nb_model *m = calloc(1, sizeof *m);
+    if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
+    m->x = x;
+    m->experts_per_row = 1;
+    nb_status s;
+    if ((s = nb_ckpt_open(path, NULL, NULL, &m->ckpt, err))) goto out;
+    if ((s = nb_config_init(m->ckpt, &m->cfg, err))) goto out;
+    m->fwd = nb_forward_find(m->cfg.arch);
+    if (!m->fwd) {
+        s = nb_fail(err, NB_ERR_UNSUPPORTED, "architecture %s can be checked but not run by this build",
+                    m->cfg.arch->name);
+        nb_error_at(err, nb_ckpt_dir(m->ckpt), NULL, -1);
+        goto out;
+    }
+    size_t n = m->cfg.arch->n_tensors;
+    m->global = calloc(n, sizeof *m->global);
+    m->layers = calloc(n * (size_t)m->cfg.n_layers, sizeof *m->layers);
+    if (!m->global || !m->layers) {
+        s = nb_fail_nomem(err, "the table of weights", n * (size_t)m->cfg.n_layers * sizeof *m->layers);
+        goto out;
+    }
+    int64_t vocab;
+    if ((s = nb_config_int(&m->cfg, "vocab_size", -1, 1, INT32_MAX, &vocab, err))) goto out;
+    m->vocab = (size_t)vocab;
+    if ((s = m->fwd->open(m, err))) goto out;
+    loader ld = {.m = m, .sink = sink, .total = nb_ckpt_bytes(m->ckpt)};
+    if ((s = load_all(&ld, err))) goto out;
+    if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
+    s = m->fwd->prepare(m, err);
+out:
+    if (s == NB_OK)
+        *out = m;
+    else
+        nb_model_free(m);
+    return s;
+}
+
+static void free_slots(nb_model *m, nb_slot *slots, size_t n)
+{
+    for (size_t i = 0; slots && i < n; i++) {
+        for (size_t e = 0; e < slots[i].n_lin; e++) {
+            m->x->ops->weight_free(slots[i].lin[e].w);
+            free((void *)slots[i].lin[e].module);
+        }
+        free(slots[i].lin);
+    }
+    free(slots);
+}
+
+void nb_model_free(nb_model *m)
+{
+    if (!m) return;
+    if (m->fwd && m->fwd->close && m->state) m->fwd->close(m);
+    free(m->state);
+    if (m->cfg.arch) {
+        free_slots(m, m->global, m->cfg.arch->n_tensors);
+        free_slots(m, m->layers, m->cfg.arch->n_tensors * (size_t)m->cfg.n_layers);
+    }
+    for (size_t i = 0; i < m->n_tensors; i++) m->x->ops->tensor_free(m->tensors[i]);
+    free(m->tensors);
+    free(m->streams);
+    nb_ckpt_close(m->ckpt);
+    free(m);
+}
+
+const nb_slot *nb_model_acquire(nb_model *m, int l)
+{
+    return &m->layers[(size_t)l * m->cfg.arch->n_tensors];
+}
+
+void nb_model_release(nb_model *m, int l)
+{
+}
+
+nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_error *err)
+{
+    nb_stream_decl *p = realloc(m->streams, (m->n_streams + 1) * sizeof *p);
+    if (!p) return nb_fail_nomem(err, "a stream declaration", sizeof *p);
+    m->streams = p;
+    p[m->n_streams] = decl;
+    *index = m->n_streams++;
+    return NB_OK;
+}
+
+nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
+{
+    nb_tensor **p = realloc(m->tensors, (m->n_tensors + 1) * sizeof *p);
+    if (!p) return nb_fail_nomem(err, "a tensor list", sizeof *p);
+    m->tensors = p;
+    nb_status s = m->x->ops->tensor_new(m->x, i32, rows, cols, out, err);
+    if (s == NB_OK) p[m->n_tensors++] = *out;
+    return s;
+}

@@ -1,0 +1,96 @@
+/*
+ * A loaded model: the rows of its architecture's table filled with weights on a back end, and a forward pass written once against
+ * the operator table. To add an architecture: its table in src/checkpoint, then a file here like llama.c, then a line in
+ * registry.c.
+ */
+#ifndef NB_MODELS_MODEL_H
+#define NB_MODELS_MODEL_H
+
+#include "base/log.h"
+#include "checkpoint/arch.h"
+#include "kernels/ops.h"
+
+/* One row of the table at one layer. */
+typedef struct nb_slot {
+    nb_linear
+        *lin; /* LINEAR, EMBED, HEAD: one, or one per expert; NULL otherwise or when absent at this layer */
+    size_t n_lin;
+    nb_tensor *t; /* NORM, PARAM (F32), INDEX (I32) */
+} nb_slot;
+
+typedef struct nb_model nb_model;
+
+/* The forward pass of one family. Every function but open and prepare only enqueues operators. */
+typedef struct nb_forward {
+    const nb_arch *names;
+    /* Reads the config into m->state (calloc'd, freed with free() after close), sets hidden_cols, slots and declares the cache
+     * streams with nb_model_stream. */
+    nb_status (*open)(nb_model *m, nb_error *err);
+    /* Takes the run's tensors (nb_model_tensor) for m->x->max_rows rows. */
+    nb_status (*prepare)(nb_model *m, nb_error *err);
+    void (*begin)(nb_model *m);                          /* embeds the step's rows */
+    void (*layer)(nb_model *m, int l, const nb_slot *w); /* one decoder layer */
+    void (*end)(nb_model *m);                            /* final norm of all rows */
+    void (*head)(nb_model *m, const uint32_t *which, size_t n,
+                 nb_tensor *logits);               /* logits [n, vocab] of n chosen rows */
+    const nb_tensor *(*hidden)(const nb_model *m); /* what the last layer wrote: [rows, hidden_cols] */
+    void (*close)(nb_model *m);                    /* what open took besides m->state; may be NULL */
+} nb_forward;
+
+struct nb_model {
+    nb_ckpt *ckpt; /* owned */
+    nb_config cfg;
+    const nb_forward *fwd;
+    nb_exec *x;          /* borrowed */
+    nb_slot *global;     /* [arch tensors]: rows without {l} */
+    nb_slot *layers;     /* [n_layers][arch tensors] */
+    void *state;         /* the family's own: hyper-parameters and run tensors */
+    nb_tensor **tensors; /* taken by nb_model_tensor, freed with the model */
+    size_t n_tensors;
+    nb_stream_decl *streams;
+    size_t n_streams;
+    size_t vocab, hidden_cols;           /* hidden_cols: columns of a layer's output (streams included) */
+    size_t experts_per_row;              /* 1 without experts */
+    uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
+    uint64_t other_bytes;
+};
+
+/* Opens DIR, finds its architecture and loads every weight into the back end x. Progress and notes go to sink (may be NULL). A
+ * missing or misshapen tensor is an error that names it; nothing is ever filled in. */
+nb_status nb_model_load(const char *path, nb_exec *x, const nb_sink *sink, nb_model **out, nb_error *err);
+void nb_model_free(nb_model *m);
+
+/* The weights of layer l: loaded and kept. (A streaming provider would load here and drop in release.) */
+const nb_slot *nb_model_acquire(nb_model *m, int l);
+void nb_model_release(nb_model *m, int l);
+
+/* For open and prepare. */
+nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_error *err);
+nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
+
+/* The forward pass for an architecture's table; NULL: it has none in this build. */
+const nb_forward *nb_forward_find(const nb_arch *names);
+extern const nb_forward nb_forward_llama, nb_forward_deepseek_v4;
+
+/* Rotary frequencies (rope.c). params: the JSON object with rope_type/type, factor …, or NULL for plain ones. Types: default,
+ * linear, llama3, yarn; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:
+ * transformers modeling_rope_utils.py. nb_rope_free releases. */
+nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
+                       nb_rope *out, nb_error *err);
+void nb_rope_free(nb_rope *r);
+
+/* The linear that makes logits: the head, or the embedding when the two are tied. */
+static inline const nb_linear *nb_head_of(const nb_model *m, size_t head, size_t embed)
+{
+    return m->global[m->global[head].lin ? head : embed].lin;
+}
+
+/* Shorthand of the forward passes: y = x W^T for one linear of a slot. */
+static inline void nb_lin(nb_model *m, const nb_slot *s, const nb_tensor *x, nb_tensor *y)
+{
+    const nb_linear *w = s->lin;
+    nb_linear_call c = {.w = &w, .count = 1, .x = x, .y = &y};
+    m->x->ops->linear(m->x, &c);
+}
+
+#endif

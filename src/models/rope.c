@@ -1,0 +1,131 @@
+/* Rotary frequencies from a config, in F32 as transformers computes them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/model.h"
+
+static nb_status number(const json_t *params, const char *key, double *out, nb_error *err)
+{
+    const json_t *v = json_object_get(params, key);
+    if (json_is_number(v) && isfinite(json_number_value(v)) && json_number_value(v) > 0) {
+        *out = json_number_value(v);
+        return NB_OK;
+    }
+    nb_fail(err, NB_ERR_MISSING, "rope scaling needs a positive number '%s'", key);
+    nb_error_at(err, "config.json", NULL, -1);
+    nb_error_remedy(err, "restore rope_scaling (or rope_parameters) from the original model's config.json");
+    return NB_ERR_MISSING;
+}
+
+static double number_or(const json_t *params, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(params, key);
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+/* Llama 3.1: long wavelengths are divided by factor, short ones kept, those between blended. */
+static nb_status llama3(const json_t *p, nb_rope *r, nb_error *err)
+{
+    double factor, low, high, orig;
+    nb_status s;
+    if ((s = number(p, "factor", &factor, err)) || (s = number(p, "low_freq_factor", &low, err)) ||
+        (s = number(p, "high_freq_factor", &high, err)) ||
+        (s = number(p, "original_max_position_embeddings", &orig, err)))
+        return s;
+    for (size_t i = 0; i < r->pairs; i++) {
+        double f = r->inv_freq[i], wave = 2 * M_PI / f;
+        if (wave > orig / low) {
+            r->inv_freq[i] = (float)(f / factor);
+        } else if (wave >= orig / high) {
+            double mix = (orig / wave - low) / (high - low);
+            r->inv_freq[i] = (float)((1 - mix) * f / factor + mix * f);
+        }
+    }
+    return NB_OK;
+}
+
+/* YaRN (arXiv 2309.00071): dimensions that turn often are kept, slow ones divided by factor, a ramp between. */
+static nb_status yarn(const json_t *p, double theta, double force_factor, nb_rope *r, nb_error *err)
+{
+    double factor, orig, dims = 2.0 * (double)r->pairs;
+    nb_status s;
+    if ((s = number(p, "factor", &factor, err)) ||
+        (s = number(p, "original_max_position_embeddings", &orig, err)))
+        return s;
+    double fast = number_or(p, "beta_fast", 32),
+           slow = number_or(p, "beta_slow", 1); /* YaRN's own constants */
+    double low = dims * log(orig / (fast * 2 * M_PI)) / (2 * log(theta));
+    double high = dims * log(orig / (slow * 2 * M_PI)) / (2 * log(theta));
+    if (!json_is_false(json_object_get(p, "truncate"))) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    if (low < 0) low = 0;
+    if (high > dims - 1) high = dims - 1;
+    if (low == high) high += 0.001;
+    for (size_t i = 0; i < r->pairs; i++) {
+        double ramp = ((double)i - low) / (high - low);
+        ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+        double f = r->inv_freq[i];
+        r->inv_freq[i] = (float)(f / factor * ramp + f * (1 - ramp));
+    }
+    double mscale = number_or(p, "mscale", 0), all = number_or(p, "mscale_all_dim", 0);
+    double plain = factor <= 1 ? 1 : 0.1 * log(factor) + 1;
+    double ratio = factor <= 1 ? 1 : (0.1 * mscale * log(factor) + 1) / (0.1 * all * log(factor) + 1);
+    double attention = number_or(p, "attention_factor", mscale && all ? ratio : plain);
+    r->factor = (float)(force_factor > 0 ? force_factor : attention);
+    return NB_OK;
+}
+
+nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
+                       nb_rope *out, nb_error *err)
+{
+    nb_rope r = {.pairs = dims / 2, .factor = 1.0f};
+    nb_status s = NB_OK;
+    r.inv_freq = calloc(r.pairs + 1, sizeof(float));
+    r.cos = calloc(max_rows * r.pairs + 1, sizeof(float));
+    r.sin = calloc(max_rows * r.pairs + 1, sizeof(float));
+    if (!r.inv_freq || !r.cos || !r.sin) {
+        s = nb_fail_nomem(err, "rotary tables", (2 * max_rows + 1) * r.pairs * sizeof(float));
+        goto out;
+    }
+    for (size_t i = 0; i < r.pairs; i++)
+        r.inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * (double)i / (double)dims));
+    const char *type = json_string_value(json_object_get(params, "rope_type"));
+    if (!type) type = json_string_value(json_object_get(params, "type"));
+    if (!type || strcmp(type, "default") == 0) {
+        if (params && !type && json_object_get(params, "factor")) {
+            s = nb_fail(err, NB_ERR_MISSING, "rope scaling has a factor but no rope_type");
+            nb_error_at(err, "config.json", NULL, -1);
+            nb_error_remedy(
+                err, "add \"rope_type\": \"linear\", \"llama3\" or \"yarn\", as the original model has it");
+        }
+    } else if (strcmp(type, "linear") == 0) {
+        double factor;
+        s = number(params, "factor", &factor, err);
+        for (size_t i = 0; s == NB_OK && i < r.pairs; i++) r.inv_freq[i] = (float)(r.inv_freq[i] / factor);
+    } else if (strcmp(type, "llama3") == 0) {
+        s = llama3(params, &r, err);
+    } else if (strcmp(type, "yarn") == 0) {
+        s = yarn(params, theta, force_factor, &r, err);
+    } else {
+        s = nb_fail(err, NB_ERR_UNSUPPORTED,
+                    "rope type '%s' is not known (default, linear, llama3, yarn are)", type);
+        nb_error_at(err, "config.json", NULL, -1);
+    }
+out:
+    if (s == NB_OK)
+        *out = r;
+    else
+        nb_rope_free(&r);
+    return s;
+}
+
+void nb_rope_free(nb_rope *r)
+{
+    free(r->inv_freq);
+    free(r->cos);
+    free(r->sin);
+    *r = (nb_rope){0};
+}
