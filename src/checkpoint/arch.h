@@ -26,7 +26,9 @@ typedef struct nb_arch_tensor {
     /* Spellings: "layers.{l}.(attn|self_attn).(wq_a|q_a_proj)". {l} layer, {e} expert; (a|b) alternatives, the first of each is
      * canonical; all combinations are tried under all of the architecture's prefixes. */
     const char *name;
-    const char *shape; /* comma-separated products of integers and config keys: "num_attention_heads*head_dim,hidden_size" */
+    /* Comma-separated dimensions of integers and config keys with * / +, products before sums, quotients exact:
+     * "num_attention_heads*head_dim,hidden_size". */
+    const char *shape;
     nb_role role;
     nb_split split;
     const char *fused; /* siblings with the same word here share one input and, in engines that fuse them, one scale */
@@ -57,22 +59,26 @@ struct nb_config {
     const json_t *root; /* borrowed from the checkpoint */
     const json_t *text; /* root, or root's text_config */
     const char *model_type; /* borrowed */
-    int64_t n_layers;
+    int64_t n_layers; /* 0: not given */
+    const char *file; /* where the config is from, for errors; borrowed */
 };
 
 /* Looks at config.json of c. An unknown or absent model_type is NB_ERR_UNSUPPORTED and lists the known ones; *out is filled as
  * far as it goes even then. validate is called for known ones. */
 nb_status nb_config_init(const nb_ckpt *c, nb_config *out, nb_error *err);
+/* The same from parsed JSON; root (may be NULL: no config) and file are borrowed by *out. */
+nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *out, nb_error *err);
 
 /* An integer by name: the architecture's symbol() first, then text_config/root. Missing: NB_ERR_MISSING naming key and file;
  * not an integer or outside [min, max]: NB_ERR_FORMAT. */
 nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_t min, int64_t max, int64_t *out,
                         nb_error *err);
-/* The same for a number. */
+/* The same for a number (symbol() is not asked). Infinity and NaN count in every spelling: bare, or {"__float__": …}. */
 nb_status nb_config_num(const nb_config *cfg, const char *key, double min, double max, double *out, nb_error *err);
 /* The JSON value at a dotted path ("rope_parameters.compress.factor") in text_config, else root; NULL: absent or null. */
 const json_t *nb_config_get(const nb_config *cfg, const char *path);
-/* Evaluates a shape expression; dims has room for 4. Returns the rank, or 0 with *err set. */
+/* Evaluates a shape expression; dims has room for 4. Returns the rank, or 0 with *err set (a key is absent; an inexact
+ * quotient or an overflow is NB_ERR_FORMAT). */
 size_t nb_config_shape(const nb_config *cfg, const char *expr, int layer, uint64_t dims[4], nb_error *err);
 
 /* The number of layers {l} and experts {e} that a table row ranges over (1 when it has no such index). */
@@ -87,8 +93,9 @@ void nb_arch_name(const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size
 bool nb_arch_find(const nb_ckpt *c, const nb_config *cfg, const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size_t cap,
                   const nb_tensor_info **tensor);
 
-/* For the doctor: which table row, layer and expert a stored name (tensor or module) belongs to. NULL: none. Skipped names give
- * NULL with *skipped set. */
+/* For the doctor: which table row, layer and expert a stored name (tensor or module) belongs to; they may lie beyond what the
+ * config says, and are -1 where the row has no such index. NULL: none (a bias of a linear is none: no table has one but as a
+ * row of its own). Skipped names give NULL with *skipped set. */
 const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e, bool *skipped);
 
 #endif

@@ -9,7 +9,7 @@
 
 static const char *const model_types[] = {"deepseek_v4", NULL};
 static const char *const prefixes[] = {"", "model.", NULL};
-static const char *const skip[] = {"mtp.*", NULL};
+static const char *const skip[] = {"mtp.*", "*.k_scale", "*.v_scale", NULL};
 
 int64_t nb_ds4_ratio(const nb_config *cfg, int layer)
 {

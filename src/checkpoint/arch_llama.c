@@ -5,7 +5,7 @@
 
 static const char *const model_types[] = {"llama", NULL};
 static const char *const prefixes[] = {"model.", "", "language_model.model.", "model.language_model.", NULL};
-static const char *const skip[] = {"*rotary_emb.inv_freq", NULL};
+static const char *const skip[] = {"*rotary_emb.inv_freq", "*.k_scale", "*.v_scale", NULL};
 
 static bool untied(const nb_config *cfg, int layer)
 {

@@ -12,7 +12,7 @@
 
 typedef struct nb_ckpt nb_ckpt;
 
-/* What opening found wrong; `severity_warning` ones do not stop a load. */
+/* What opening found wrong; only NB_PROBLEM_INDEX_WARNING does not stop a load. */
 typedef enum nb_problem_kind {
     NB_PROBLEM_FILE, /* a safetensors file breaks the format (NB001) */
     NB_PROBLEM_INDEX, /* shard missing, tensor twice, not where the index says, unsafe name (NB002) */
@@ -29,26 +29,33 @@ nb_status nb_ckpt_open(const char *path, nb_problem_fn on_problem, void *ctx, nb
 void nb_ckpt_close(nb_ckpt *c);
 
 const char *nb_ckpt_dir(const nb_ckpt *c);
-/* config.json as parsed (borrowed); bare Infinity and NaN are accepted as transformers does. NULL when missing (lenient
- * opening only). */
+/* config.json as parsed (borrowed); bare Infinity, -Infinity and NaN are accepted, as transformers does, and are strings here.
+ * NULL when missing (lenient opening only). */
 const json_t *nb_ckpt_config(const nb_ckpt *c);
+const char *nb_ckpt_config_path(const nb_ckpt *c);
 
 size_t nb_ckpt_count(const nb_ckpt *c);
 const nb_tensor_info *nb_ckpt_at(const nb_ckpt *c, size_t i);
 const nb_tensor_info *nb_ckpt_find(const nb_ckpt *c, const char *name); /* NULL: not there */
+/* A tensor that a shard holds and the index omits (a warning when opening): nb_ckpt_find does not give it. NULL: not there. */
+const nb_tensor_info *nb_ckpt_unlisted(const nb_ckpt *c, const char *name);
 size_t nb_ckpt_files(const nb_ckpt *c);
 const char *nb_ckpt_file_name(const nb_ckpt *c, uint32_t file); /* base name */
-const char *nb_ckpt_file_path(const nb_ckpt *c, uint32_t file);
+const char *nb_ckpt_file_path(const nb_ckpt *c, uint32_t file); /* the name alone when it could not be opened */
 uint64_t nb_ckpt_bytes(const nb_ckpt *c); /* of all shard files */
 /* Reads n bytes at offset within t's data. Thread-safe. */
 nb_status nb_ckpt_read(const nb_ckpt *c, const nb_tensor_info *t, uint64_t offset, void *dst, size_t n, nb_error *err);
-/* A whole small float tensor (F32, BF16, F16, F64) as F32, or an integer one (I64, I32, U8 …) as I64. dst has the tensor's
- * element count. Another dtype is NB_ERR_FORMAT. */
+/* A whole small float tensor (F32, BF16, F16, F64) as F32, or an integer one (I64, I32, U8 …, BOOL) as I64. dst has the
+ * tensor's element count. Another dtype, or a U64 value of 2^63 and more, is NB_ERR_FORMAT. */
 nb_status nb_ckpt_read_f32(const nb_ckpt *c, const nb_tensor_info *t, float *dst, nb_error *err);
 nb_status nb_ckpt_read_i64(const nb_ckpt *c, const nb_tensor_info *t, int64_t *dst, nb_error *err);
+/* Elements [first, first + n) of a float tensor as F32; E8M0 scales too, as powers of two. */
+nb_status nb_ckpt_read_floats(const nb_ckpt *c, const nb_tensor_info *t, uint64_t first, size_t n, float *dst,
+                              nb_error *err);
 
-/* A path as it is if it is a folder; else "org/name[@revision]" in HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub
- * (models--org--name/{refs,snapshots}). Not there: NB_ERR_MISSING with the `hf download` command. Caller frees *out. */
+/* A path as it is if it is a folder; else "org/name[@revision]" in the first that is set of HF_HUB_CACHE, HF_HOME/hub,
+ * XDG_CACHE_HOME/huggingface/hub and ~/.cache/huggingface/hub (models--org--name/{refs,snapshots}). Not there: NB_ERR_MISSING
+ * with the `hf download` command. Caller frees *out. */
 nb_status nb_hub_resolve(const char *path_or_id, char **out, nb_error *err);
 
 #endif

@@ -42,6 +42,9 @@ nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, siz
 /* True when any tensor that could be this module's weight exists (weight or weight_packed). */
 bool nb_linear_exists(const nb_ckpt *c, const char *module);
 
+/* True for the last part of a tensor's name that can be a member of a linear: "weight", "weight_scale", "input_scale", … */
+bool nb_linear_member(const char *last);
+
 /* Bytes of codes and scales for `rows` rows in the form nb_pack_rows takes. */
 size_t nb_linear_code_bytes(const nb_linear_src *s, size_t rows);
 size_t nb_linear_scale_bytes(const nb_linear_src *s, size_t rows); /* 0: no scale stream */
