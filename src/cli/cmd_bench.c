@@ -1,0 +1,177 @@
+/* nibble bench: prefill and decode rates of a model beside this machine's roofs, measured on the same cores in the same run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "bench/roof.h"
+#include "cli/cli.h"
+#include "engine/engine.h"
+
+static const char usage[] = "usage: nibble bench DIR [--prompt N] [--tokens N] [options]\n\n"
+                            "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
+                            "tokens (64), each three times;\n"
+                            "prints the best. gbs counts the packed weights that a step reads once; "
+                            "share_of_roof is against read_roof_gbs\n"
+                            "for decode and fma_gflops for prefill.\n\n"
+                            "  --prompt N          tokens of the prefill (128)\n"
+                            "  --tokens N          tokens of the decode (64)\n";
+
+enum { OPT_PROMPT = 1, OPT_TOKENS, ROUNDS = 3 };
+
+static const struct option options[] = {{"prompt", required_argument, NULL, OPT_PROMPT},
+                                        {"tokens", required_argument, NULL, OPT_TOKENS},
+                                        NB_CLI_MODEL_OPTIONS,
+                                        {0}};
+
+/* What one decoded token must read and compute: packed bytes of the linears it goes through, and its multiply-adds. */
+typedef struct work {
+    double bytes, flops;
+} work;
+
+static void count_slots(const nb_model *m, const nb_slot *slots, work *w)
+{
+    for (size_t i = 0; i < m->cfg.arch->n_tensors; i++) {
+        const nb_arch_tensor *row = &m->cfg.arch->tensors[i];
+        for (size_t e = 0; e < slots[i].n_lin; e++) {
+            const nb_linear *l = &slots[i].lin[e];
+            double share = slots[i].n_lin > 1 ? (double)m->experts_per_row / (double)slots[i].n_lin : 1;
+            if (row->role == NB_ROLE_EMBED && m->global[i].lin == l &&
+                json_is_false(nb_config_get(&m->cfg, "tie_word_embeddings")))
+                continue; /* one row is looked up */
+            w->bytes += share * (double)m->x->ops->weight_bytes(l->w);
+            w->flops += share * 2.0 * (double)l->n * (double)l->k;
+        }
+    }
+}
+
+static work count_work(const nb_model *m)
+{
+    work w = {0};
+    count_slots(m, m->global, &w);
+    for (int64_t l = 0; l < m->cfg.n_layers; l++)
+        count_slots(m, m->layers + (size_t)l * m->cfg.arch->n_tensors, &w);
+    return w;
+}
+
+static void ignore(void *ctx, size_t part, size_t row, const float *logits)
+{
+}
+
+/* Seconds of one prefill of n tokens and of then decoding k more; the tokens themselves do not matter. */
+static nb_status once(nb_engine *e, const uint32_t *ids, size_t n, size_t k, double *prefill, double *decode,
+                      nb_error *err)
+{
+    nb_step_out out = {.logits = ignore};
+    uint32_t seq;
+    nb_status s = nb_seq_open(e, &seq, err);
+    if (s != NB_OK) return s;
+    double t0 = nb_seconds();
+    nb_step_part part = {seq, ids, n, false};
+    s = nb_engine_step(e, &part, 1, &out, err);
+    if (s == NB_OK) nb_seq_commit(e, seq, n);
+    double t1 = nb_seconds();
+    for (size_t i = 0; s == NB_OK && i < k; i++) {
+        part = (nb_step_part){seq, ids + i % n, 1, false};
+        s = nb_engine_step(e, &part, 1, &out, err);
+        if (s == NB_OK) nb_seq_commit(e, seq, 1);
+    }
+    *prefill = t1 - t0;
+    *decode = nb_seconds() - t1;
+    nb_seq_close(e, seq);
+    return s;
+}
+
+static void print_result(bool json, bool last, const char *name, const char *arith, size_t rows,
+                         double seconds, double bytes, double flops, double roof_share, double tokens)
+{
+    if (json)
+        printf("{\"name\": \"%s\", \"arith\": \"%s\", \"rows\": %zu, \"seconds\": %.6g, \"gbs\": %.5g, "
+               "\"gflops\": %.5g, "
+               "\"share_of_roof\": %.4g, \"tokens_per_s\": %.5g}%s",
+               name, arith, rows, seconds, bytes / seconds * 1e-9, flops / seconds * 1e-9, roof_share,
+               tokens / seconds, last ? "" : ", ");
+    else
+        printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof\n", name,
+               rows, tokens / seconds, bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roof_share);
+}
+
+static void print_machine(bool json, const nb_roof *r, const char *isa)
+{
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    if (json) /* roofs of units that no kernel of this build uses are not measured: null */
+        printf("{\"machine\": {\"cores\": %zu, \"isa\": \"%s\", \"read_roof_gbs\": %.5g, \"copy_gbs\": %.5g, "
+               "\"fma_gflops\": %.5g, "
+               "\"int8_gops\": null, \"amx_gflops\": null}, \"results\": [",
+               r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
+    else
+        printf("%s, %zu threads, %s kernels: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s\n", cpu.model,
+               r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
+}
+
+static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k, nb_error *err)
+{
+    nb_engine *e = NULL;
+    nb_roof roof;
+    double prefill = 0, decode = 0;
+    bool json = strcmp(model->format, "json") == 0;
+    uint32_t *ids = calloc(n, sizeof *ids);
+    if (!ids) return nb_fail_nomem(err, "token ids", n * sizeof *ids);
+    nb_engine_options o = {.threads = lo->threads,
+                           .kernels = lo->kernels ? lo->kernels : "auto",
+                           .arith = lo->arith,
+                           .act_bf16 = lo->act_bf16,
+                           .max_seqs = 1,
+                           .max_context = n + k,
+                           .max_rows = n};
+    nb_status s = nb_engine_new(model->dir, &o, &lo->sink, &e, err);
+    if (s != NB_OK) goto out;
+    const nb_model *m = nb_engine_model(e);
+    for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
+    if ((s = nb_roof_measure(m->x->pool, 0, &roof, err))) goto out;
+    for (int i = 0; i < ROUNDS; i++) {
+        double p, d;
+        if ((s = once(e, ids, n, k, &p, &d, err))) goto out;
+        if (!i || p < prefill) prefill = p;
+        if (!i || d < decode) decode = d;
+    }
+    work w = count_work(m);
+    const char *arith = nb_arith_name(lo->arith);
+    double pf = w.flops * (double)n, db = w.bytes * (double)k;
+    print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
+    print_result(json, false, "prefill", arith, n, prefill, w.bytes, pf,
+                 pf / prefill * 1e-9 / roof.fma_gflops, (double)n);
+    print_result(json, true, "decode", arith, 1, decode, db, w.flops * (double)k,
+                 db / decode * 1e-9 / roof.read_gbs, (double)k);
+    if (json) puts("]}");
+out:
+    nb_engine_free(e);
+    free(ids);
+    return s;
+}
+
+int nb_cmd_bench(int argc, char **argv)
+{
+    nb_cli_model model = {0};
+    nb_llm_options lo;
+    nb_error err = {.offset = -1};
+    uint64_t prompt = 128, tokens = 64;
+    int code, rc;
+    optind = 1;
+    opterr = 0;
+    while ((code = getopt_long(argc, argv, "qh", options, NULL)) != -1) {
+        if (code == OPT_PROMPT || code == OPT_TOKENS) {
+            if (!nb_cli_number(optarg, 1, 1 << 20, code == OPT_PROMPT ? &prompt : &tokens))
+                return nb_cli_usage("bench", "'%s' is not a number of tokens", optarg);
+        } else if ((rc = nb_cli_model_option("bench", code, &model))) {
+            return rc;
+        }
+    }
+    if (model.help) {
+        printf("%s%s\nexample:\n  nibble bench models/demo --format json\n", usage, nb_cli_model_help);
+        return NB_EXIT_OK;
+    }
+    if ((rc = nb_cli_model_finish("bench", argc, argv, "auto", &model, &lo))) return rc;
+    return bench(&model, &lo, prompt, tokens, &err) == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
+}
