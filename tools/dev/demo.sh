@@ -30,7 +30,7 @@ cat <<EOF
 
 Every answer is right. What to try next:
   build/nibble run $DEMO                                      a chat (try: Tell me a story.)
-  build/nibble run $DEMO -p '12 + 30 =' --print-prompt      what the model really reads
+  build/nibble run $DEMO -p '12 + 30 =' --print-prompt        what the model really reads
   build/nibble check $DEMO --format json                      the health report, for scripts
   build/nibble bench $DEMO                                    how fast, and how near the memory's roof
   build/nibble run YOUR_MODEL_FOLDER                          any Llama or DeepSeek-V4 in NVFP4
