@@ -15,8 +15,8 @@ typedef struct nb_tokenizer nb_tokenizer;
  * A component outside the supported families is NB_ERR_UNSUPPORTED and names it. */
 nb_status nb_tokenizer_open(const char *dir, nb_tokenizer **out, nb_error *err);
 /* The same from bytes in memory (tests, fuzzing); config_json may be NULL. */
-nb_status nb_tokenizer_parse(const char *json, size_t n, const char *config_json, size_t config_n, nb_tokenizer **out,
-                             nb_error *err);
+nb_status nb_tokenizer_parse(const char *json, size_t n, const char *config_json, size_t config_n,
+                             nb_tokenizer **out, nb_error *err);
 void nb_tokenizer_free(nb_tokenizer *t);
 
 /* One more than the largest id. */
@@ -40,12 +40,12 @@ void nb_tok_scratch_free(nb_tok_scratch *s);
 
 /* Appends the ids of text (n bytes of UTF-8, may hold NUL; bad UTF-8 is NB_ERR_ARGUMENT with the byte). Added tokens in the
  * text are matched. add_special applies the post-processor (BOS …). */
-nb_status nb_tokenizer_encode(const nb_tokenizer *t, nb_tok_scratch *s, const char *text, size_t n, bool add_special,
-                              nb_ids *out, nb_error *err);
+nb_status nb_tokenizer_encode(const nb_tokenizer *t, nb_tok_scratch *s, const char *text, size_t n,
+                              bool add_special, nb_ids *out, nb_error *err);
 
 /* Appends the text of ids; undecodable bytes become U+FFFD as `tokenizers` does. Ids without a token are skipped. */
-nb_status nb_tokenizer_decode(const nb_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special, nb_buf *out,
-                              nb_error *err);
+nb_status nb_tokenizer_decode(const nb_tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
+                              nb_buf *out, nb_error *err);
 
 /* Streaming detokeniser: a UTF-8 state machine on token bytes. Each push appends every character that is complete and
  * nothing of one that is not; an impossible byte becomes U+FFFD as soon as that is certain. Zero-initialise, then
