@@ -7,6 +7,9 @@ size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap)
 {
     const nb_kernels *all[2] = {nb_kernels_generic()};
     size_t n = 1;
+#if defined(__x86_64__)
+    if (cpu->avx2) all[n++] = nb_kernels_avx2();
+#endif
     if (n > cap) n = cap;
     memcpy(out, all, n * sizeof *out);
     return n;

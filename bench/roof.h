@@ -1,0 +1,26 @@
+/*
+ * The machine's roofs, measured and not looked up: what memory and the multipliers give when nothing else is in the way. A
+ * kernel's speed is stated as a share of these, so they must not be too low: each is the best of several loops and rounds.
+ */
+#ifndef NB_BENCH_ROOF_H
+#define NB_BENCH_ROOF_H
+
+#include "base/pool.h"
+
+typedef struct nb_roof {
+    size_t threads;  /* those of the pool */
+    double read_gbs; /* reading memory once, 10^9 bytes a second */
+    double copy_gbs; /* copying, bytes read plus bytes written */
+    double
+        fma_gflops; /* F32 multiply-adds in registers, two operations each, with the widest vectors that the table
+                          of kernels uses (256 bits; 128 without AVX2) */
+} nb_roof;
+
+/* Measures with all threads of the pool over a buffer of `bytes` (0: 512 MiB; it should be many times the caches) for
+ * about a second. Takes and frees that memory. */
+nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *err);
+
+/* Seconds on the monotonic clock, for whoever compares with a roof. */
+double nb_seconds(void);
+
+#endif

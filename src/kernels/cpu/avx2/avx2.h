@@ -1,0 +1,63 @@
+/* What the files of the AVX2 table share. */
+#ifndef NB_KERNELS_AVX2_H
+#define NB_KERNELS_AVX2_H
+
+#include <immintrin.h>
+
+#include "kernels/cpu/kernels.h"
+
+/* As nb_kernels.linear. */
+void nb_avx2_linear(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
+                    float *y, size_t ldy, size_t p0, size_t p1);
+
+/* As nb_kernels.attend, nb_kernels.softmax. */
+void nb_avx2_attend(const nb_attend_args *a);
+void nb_avx2_softmax(float *x, size_t n, const float *sink);
+
+/* The first n (0 to 8) lanes, for maskload and maskstore. */
+static inline __m256i nb_lane_mask(size_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* The sum of the lanes: (0+4, 1+5, 2+6, 3+7), then halves again. */
+static inline float nb_lane_sum(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+/* n floats from p, zeros beyond; n at most 8. */
+static inline __m256 nb_load_first(const float *p, size_t n)
+{
+    return _mm256_maskload_ps(p, nb_lane_mask(n));
+}
+
+/* e^x within 2 units in the last place, subnormal results included. NaN stays NaN, -inf gives 0, +inf gives inf.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; the Taylor series of e^r to r^7 is off by less than r^8 / 8! = 5e-9. 2^n is applied as
+ * two factors, because 2^128 and 2^-149 are not both normal numbers. */
+static inline __m256 nb_exp(__m256 x)
+{
+    x = _mm256_min_ps(_mm256_set1_ps(100.0f), x); /* this order of operands lets NaN through */
+    x = _mm256_max_ps(_mm256_set1_ps(-150.0f), x);
+    __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p0f)),
+                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f),
+                                x); /* the first 14 bits of ln 2: n times that is exact */
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), bias = _mm256_set1_epi32(127);
+    __m256i f0 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    __m256i f1 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(f0)), _mm256_castsi256_ps(f1));
+}
+
+#endif

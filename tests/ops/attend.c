@@ -1,0 +1,144 @@
+/*
+ * Attention of one query row over gathered rows, against F64. Scores are dot products of dk terms (dk + 2 ULP of
+ * sum |q k|), whose error the exponential turns into a relative one; the output adds n_rows terms and at most
+ * n_rows more roundings in the softmax.
+ */
+#include "ops.h"
+
+#include "numerics/formats.h"
+
+typedef struct problem {
+    size_t heads, n_rows, dk, dv;
+    bool shared; /* V rows are the K rows */
+    bool sink;
+    float *q, *k, *v, *sinks, *scores;
+    const float **k_rows, **v_rows;
+} problem;
+
+static void make(ops *o, problem *p)
+{
+    if (p->shared) p->dv = p->dk;
+    p->q = ops_alloc(p->heads * p->dk * 4);
+    p->k = ops_alloc(p->n_rows * p->dk * 4);
+    p->v = ops_alloc(p->n_rows * p->dv * 4);
+    p->sinks = ops_alloc(p->heads * 4);
+    p->scores = ops_alloc(p->n_rows * 4);
+    p->k_rows = ops_alloc(p->n_rows * sizeof *p->k_rows);
+    p->v_rows = ops_alloc(p->n_rows * sizeof *p->v_rows);
+    for (size_t i = 0; i < p->heads * p->dk; i++) p->q[i] = ops_normal(o);
+    for (size_t i = 0; i < p->n_rows * p->dk; i++) p->k[i] = ops_normal(o);
+    for (size_t i = 0; i < p->n_rows * p->dv; i++) p->v[i] = ops_normal(o);
+    for (size_t i = 0; i < p->heads; i++) p->sinks[i] = ops_normal(o);
+    for (size_t r = 0; r < p->n_rows; r++) { /* in any order: pages are */
+        size_t at = p->n_rows - 1 - r;
+        p->k_rows[r] = p->k + at * p->dk;
+        p->v_rows[r] = p->shared ? p->k_rows[r] : p->v + at * p->dv;
+    }
+}
+
+static void unmake(problem *p)
+{
+    free(p->q), free(p->k), free(p->v), free(p->sinks), free(p->scores), free(p->k_rows), free(p->v_rows);
+}
+
+static float *run(const problem *p, const nb_kernels *t)
+{
+    float *out = ops_alloc(p->heads * p->dv * 4);
+    nb_attend_args a = {.q = p->q,
+                        .k_rows = p->k_rows,
+                        .v_rows = p->v_rows,
+                        .heads = p->heads,
+                        .n_rows = p->n_rows,
+                        .dk = p->dk,
+                        .dv = p->dv,
+                        .scale = 1 / sqrtf((float)p->dk),
+                        .sink = p->sink ? p->sinks : NULL,
+                        .scores = p->scores,
+                        .out = out};
+    t->attend(&a);
+    return out;
+}
+
+static void check_values(ops *o, const problem *p, const nb_kernels *t)
+{
+    float *out = run(p, t);
+    double *score = ops_alloc(p->n_rows * sizeof *score), worst = 0;
+    bool ok = true;
+    for (size_t h = 0; h < p->heads; h++) {
+        double max = p->sink ? (double)p->sinks[h] : -INFINITY, sum = 0, size = 0;
+        for (size_t r = 0; r < p->n_rows; r++) {
+            double s = 0, abs = 0;
+            for (size_t i = 0; i < p->dk; i++) {
+                double term = (double)p->q[h * p->dk + i] * (double)p->k_rows[r][i];
+                s += term, abs += fabs(term);
+            }
+            score[r] = s * (double)(1 / sqrtf((float)p->dk));
+            size = fmax(size, abs * (double)(1 / sqrtf((float)p->dk)));
+            max = fmax(max, score[r]);
+        }
+        for (size_t r = 0; r < p->n_rows; r++) sum += score[r] = exp(score[r] - max);
+        if (p->sink) sum += exp((double)p->sinks[h] - max);
+        for (size_t i = 0; i < p->dv; i++) {
+            double want = 0, abs = 0;
+            for (size_t r = 0; r < p->n_rows; r++) {
+                double term = score[r] / sum * (double)p->v_rows[r][i];
+                want += term, abs += fabs(term);
+            }
+            double tol = (2 * (double)(p->dk + 4) * size + 2 * (double)p->n_rows + 30) * ULP * abs + 0x1p-140;
+            ok &= ops_close((double)out[h * p->dv + i], want, tol, false);
+            worst = fmax(worst, fabs((double)out[h * p->dv + i] - want));
+        }
+    }
+    ops_check(o, ok, "attend %s heads %zu rows %zu dk %zu dv %zu: off by %g", t->name, p->heads, p->n_rows,
+              p->dk, p->dv, worst);
+    free(out);
+    free(score);
+}
+
+/* A head's output does not depend on the other heads, and a NaN key reaches every output of its query. */
+static void check_independence(ops *o, problem *p, const nb_kernels *t)
+{
+    float *all = run(p, t), *q = p->q, *sinks = p->sinks;
+    size_t heads = p->heads;
+    bool same = true, nans = true;
+    p->heads = 1;
+    for (size_t h = 0; h < heads; h++) {
+        p->q = q + h * p->dk;
+        p->sinks = sinks + h;
+        float *one = run(p, t);
+        same &= memcmp(one, all + h * p->dv, p->dv * 4) == 0;
+        free(one);
+    }
+    p->q = q, p->sinks = sinks, p->heads = heads;
+    ops_check(o, same, "attend %s rows %zu dk %zu: heads depend on each other", t->name, p->n_rows, p->dk);
+    if (p->n_rows) {
+        p->k[ops_random(o) % (p->n_rows * p->dk)] = NAN;
+        float *out = run(p, t);
+        for (size_t i = 0; i < heads * p->dv; i++) nans &= isnan(out[i]);
+        ops_check(o, nans, "attend %s rows %zu dk %zu: NaN key", t->name, p->n_rows, p->dk);
+        free(out);
+    }
+    free(all);
+}
+
+void ops_check_attend(ops *o)
+{
+    if (!ops_wants(o, "attend")) return;
+    static const size_t rows[] = {0, 1, 2, 3, 4, 5, 8, 17, 130},
+                        dims[] = {1, 7, 8, 16, 24, 33, 64, 72, 128, 200};
+    for (size_t i = 0; i < COUNT(rows); i++)
+        for (size_t j = 0; j < COUNT(dims); j++)
+            for (int kind = 0; kind < 4; kind++)
+                for (size_t t = 0; t < o->n_tables; t++) {
+                    problem p = {.heads = 1 + ops_random(o) % 3,
+                                 .n_rows = rows[i],
+                                 .dk = dims[j],
+                                 .dv = dims[ops_random(o) % COUNT(dims)],
+                                 .shared = kind & 1,
+                                 .sink = kind & 2};
+                    make(o, &p);
+                    check_values(o, &p, o->tables[t]);
+                    check_independence(o, &p, o->tables[t]);
+                    unmake(&p);
+                }
+}

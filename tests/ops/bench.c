@@ -1,0 +1,174 @@
+/*
+ * Speed as a share of the roof that this machine showed a moment before. Weights are rotated over more memory than any cache
+ * holds, as a model's layers are. Tables take turns, so that a busy neighbour slows all of them alike; each shows its best round.
+ */
+#include "ops.h"
+
+#include "base/mem.h"
+#include "bench/roof.h"
+
+enum { ROUNDS = 5 };
+#define ROTATE ((size_t)384 << 20) /* bytes of weights in turn */
+
+typedef struct job {
+    const nb_kernels *k;
+    const nb_packed *w;
+    const float *x;
+    float *y;
+    size_t rows;
+} job;
+
+static void panels(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    job *j = ctx;
+    j->k->linear(j->w, j->x, j->w->k_pad, j->rows, NULL, j->y, j->w->n, begin, end);
+}
+
+static void fill(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    nb_packed *w = ctx;
+    uint64_t z = begin + 1;
+    for (size_t i = begin * w->code_bytes; i < end * w->code_bytes; i += 8) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        uint64_t bits = z ^ z >> 29;
+        if (w->format == NB_FMT_BF16 || w->format == NB_FMT_F16)
+            bits = (bits & 0x83FF83FF83FF83FFu) | 0x3C003C003C003C00u;
+        if (w->format == NB_FMT_FP8) bits &= 0xF7F7F7F7F7F7F7F7u; /* no NaN */
+        if (w->format == NB_FMT_F32) bits = (bits & 0x807FFFFF807FFFFFu) | 0x3F0000003F000000u;
+        memcpy(w->codes + i, &bits, 8);
+    }
+    if (w->scales && w->format == NB_FMT_FP8) {
+        for (size_t i = begin * w->scale_bytes; i < end * w->scale_bytes; i += 4)
+            memcpy(w->scales + i, &(float){1}, 4);
+    } else if (w->scales) {
+        memset(w->scales + begin * w->scale_bytes, w->format == NB_FMT_NVFP4 ? 0x38 : 127,
+               (end - begin) * w->scale_bytes);
+    }
+}
+
+/* Seconds a call, the best of a few rounds, for each table; a table too slow for the amount of work gets one call a round. */
+static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, double *seconds)
+{
+    float *x = nb_calloc_aligned(rows * w->k_pad, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
+    if (!x || !y) exit(2);
+    for (size_t i = 0; i < rows * w->k_pad; i++) x[i] = i % w->k_pad < w->k ? ops_normal(o) : 0;
+    size_t next = 0;
+    for (size_t t = 0; t < o->n_tables; t++) seconds[t] = 1e9;
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t t = 0; t < o->n_tables; t++) {
+            size_t calls = 0;
+            double start = nb_seconds(), spent;
+            do {
+                job j = {o->tables[t], &w[next++ % count], x, y, rows};
+                nb_pool_run(o->pool, w->panels, 1, panels, &j);
+                calls++;
+                spent = nb_seconds() - start;
+            } while (spent < 0.05);
+            if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
+        }
+    free(x);
+    free(y);
+}
+
+static bool bench_format(ops *o, const nb_roof *roof, nb_format f, size_t n, size_t k, const size_t *rows,
+                         size_t n_rows)
+{
+    nb_packed w[64] = {{.format = f}};
+    size_t count = 0;
+    bool ok = true;
+    do {
+        nb_error err;
+        if (nb_packed_alloc(f, n, k, 0, &w[count], &err) != NB_OK) {
+            fprintf(stderr, "nb_ops: %s\n", err.cause);
+            ok = false;
+            goto out;
+        }
+        nb_pool_run(o->pool, w[count].panels, 1, fill, &w[count]);
+        count++;
+    } while (count < COUNT(w) && nb_packed_bytes(w) * count < ROTATE);
+    for (size_t i = 0; i < n_rows; i++) {
+        double seconds[COUNT(o->tables)];
+        time_linear(o, w, count, rows[i], seconds);
+        for (size_t t = 0; t < o->n_tables; t++) {
+            double gbs = (double)nb_packed_bytes(w) / seconds[t] * 1e-9;
+            double gflops = 2.0 * (double)n * (double)k * (double)rows[i] / seconds[t] * 1e-9;
+            printf("linear   %-5s %5zu x %-5zu rows %-4zu %-8s %9.3f ms %7.2f GB/s %4.0f %% of read %8.1f "
+                   "GFLOP/s %4.0f %% of FMA  "
+                   "x %.1f\n",
+                   nb_format_name(f), n, k, rows[i], o->tables[t]->name, seconds[t] * 1e3, gbs,
+                   100 * gbs / roof->read_gbs, gflops, 100 * gflops / roof->fma_gflops,
+                   seconds[0] / seconds[t]);
+            fflush(stdout);
+        }
+    }
+out:
+    for (size_t i = 0; i < count; i++) nb_packed_free(&w[i]);
+    return ok;
+}
+
+/* One thread; everything in the second-level cache. */
+static void bench_rows(ops *o)
+{
+    enum { N = 4096, HEADS = 8, D = 128, CONTEXT = 512 };
+    static float x[N], u[N], y[N], c[N / 2], s[N / 2], kv[CONTEXT * D], scores[CONTEXT];
+    static const float *kv_rows[CONTEXT];
+    for (size_t i = 0; i < N; i++) x[i] = ops_normal(o), u[i] = ops_normal(o);
+    for (size_t i = 0; i < N / 2; i++) c[i] = 0.6f, s[i] = 0.8f;
+    for (size_t i = 0; i < CONTEXT * D; i++) kv[i] = ops_normal(o);
+    for (size_t i = 0; i < CONTEXT; i++) kv_rows[i] = kv + i * D;
+    static const char *const names[] = {"rmsnorm", "rope", "softmax", "swiglu", "dot", "axpy", "attend"};
+    for (size_t op = 0; op < COUNT(names); op++) {
+        if (!ops_wants(o, names[op])) continue;
+        double seconds[COUNT(o->tables)];
+        for (size_t t = 0; t < o->n_tables; t++) seconds[t] = 1e9;
+        for (int round = 0; round < 2 * ROUNDS; round++)
+            for (size_t t = 0; t < o->n_tables; t++) {
+                const nb_kernels *k = o->tables[t];
+                nb_attend_args a = {x, kv_rows, kv_rows, HEADS, CONTEXT, D, D, 0.09f, NULL, scores, y};
+                size_t calls = 0;
+                double start = nb_seconds(), spent;
+                do {
+                    switch (op) {
+                    case 0: k->rmsnorm(x, u, 1e-6f, N, y); break;
+                    case 1: k->rope(x, c, s, N / 2, true, 1); break;
+                    case 2:
+                        memcpy(y, u, sizeof y);
+                        k->softmax(y, N, NULL);
+                        break;
+                    case 3: k->swiglu(x, u, 7, N, y); break;
+                    case 4: y[0] = k->dot(x, u, N); break;
+                    case 5: k->axpy(1e-6f, x, N, y); break;
+                    default: k->attend(&a); break;
+                    }
+                    calls++;
+                    spent = nb_seconds() - start;
+                } while (spent < 0.01);
+                if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
+            }
+        for (size_t t = 0; t < o->n_tables; t++)
+            printf("%-8s %-38s %-8s %9.3f us  x %.1f\n", names[op],
+                   op == 6 ? "8 heads of 128 over 512 rows" : "4096 values", o->tables[t]->name,
+                   seconds[t] * 1e6, seconds[0] / seconds[t]);
+    }
+}
+
+int ops_bench(ops *o)
+{
+    nb_roof roof;
+    nb_error err;
+    if (nb_roof_measure(o->pool, 0, &roof, &err) != NB_OK) {
+        fprintf(stderr, "nb_ops: %s\n", err.cause);
+        return 2;
+    }
+    printf("%zu threads: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s\n", roof.threads, roof.read_gbs,
+           roof.copy_gbs, roof.fma_gflops);
+    bool ok = true;
+    if (ops_wants(o, "linear")) {
+        static const size_t all[] = {1, 2, 4, 8, 16, 64, 512}, few[] = {1, 8, 64};
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, 4096, 14336, all, COUNT(all));
+        for (nb_format f = NB_FMT_MXFP4; ok && f < NB_FMT_COUNT; f++)
+            ok = bench_format(o, &roof, f, 4096, 4096, few, COUNT(few));
+    }
+    bench_rows(o);
+    return ok ? 0 : 2;
+}
