@@ -230,8 +230,9 @@ nb_status nb_writer_put(nb_writer *w, const void *bytes, size_t n, nb_error *err
 static nb_status sync_folder(const char *path, nb_error *err)
 {
     const char *slash = strrchr(path, '/');
-    char *dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    char *dir = strdup(slash ? path : ".");
     if (!dir) return nb_fail_nomem(err, "a folder's path", strlen(path));
+    if (slash) dir[slash == path ? 1 : slash - path] = '\0';
     nb_status s = NB_OK;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* EINVAL: a file system that cannot sync a folder, which then has nothing to lose. */

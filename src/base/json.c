@@ -268,17 +268,32 @@ bool nb_json_skip(nb_json *j)
     return j->state != AT_ERROR;
 }
 
-bool nb_json_u64(const nb_json *j, uint64_t *out)
+/* n decimal digits and nothing else; false when they do not fit. */
+static bool decimal(const char *s, size_t n, uint64_t *out)
 {
     uint64_t v = 0;
-    if (!j->len) return false;
-    for (size_t i = 0; i < j->len; i++) {
-        char c = j->str[i];
-        if (c < '0' || c > '9') return false;
+    if (!n) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9') return false;
         if (__builtin_mul_overflow(v, (uint64_t)10, &v)) return false;
-        if (__builtin_add_overflow(v, (uint64_t)(c - '0'), &v)) return false;
+        if (__builtin_add_overflow(v, (uint64_t)(s[i] - '0'), &v)) return false;
     }
     *out = v;
+    return true;
+}
+
+bool nb_json_u64(const nb_json *j, uint64_t *out)
+{
+    return decimal(j->str, j->len, out);
+}
+
+bool nb_json_i64(const nb_json *j, int64_t *out)
+{
+    bool negative = j->len && j->str[0] == '-';
+    uint64_t v;
+    if (!decimal(j->str + negative, j->len - negative, &v) || v > (uint64_t)INT64_MAX + negative)
+        return false;
+    *out = negative ? (int64_t)(~v + 1) : (int64_t)v;
     return true;
 }
 

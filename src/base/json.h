@@ -1,7 +1,7 @@
 /*
  * A pull parser for the two JSON files that can be tens of megabytes (tokenizer.json and a safetensors header):
  * no tree, no allocation but one string buffer, strict (RFC 8259, UTF-8, no duplicate handling: the caller sees
- * every key). Small files and requests use jansson.
+ * every key). Small files and requests become a jansson tree (json_tree.h).
  *
  *     nb_json j; nb_json_init(&j, text, n);
  *     if (nb_json_next(&j) != NB_J_OBJECT) ...
@@ -62,6 +62,8 @@ static inline bool nb_json_nomem(const nb_json *j)
 }
 /* The number just returned as an exact unsigned integer (false: negative, fraction, exponent or too large). */
 bool nb_json_u64(const nb_json *j, uint64_t *out);
+/* The same with a sign. */
+bool nb_json_i64(const nb_json *j, int64_t *out);
 /* The number just returned, nearest. False when it overflows, or has more than 511 characters. */
 bool nb_json_f64(const nb_json *j, double *out);
 

@@ -117,69 +117,90 @@ static nb_status scan_folder(opener *o)
     return s;
 }
 
-static bool in_folder(const nb_ckpt *c, const char *name)
+static nb_status in_folder(const nb_ckpt *c, const char *name, bool *there, nb_error *err)
 {
     char *path = nb_path_join(c->dir, name);
-    bool there = path && access(path, F_OK) == 0;
+    if (!path) return nb_fail_nomem(err, "a file's path", strlen(c->dir) + strlen(name));
+    *there = access(path, F_OK) == 0;
     free(path);
-    return there;
+    return NB_OK;
+}
+
+/* Reads the index, which exists. Not usable: reported, and the names of the files in the folder must do. */
+static nb_status read_index(opener *o, const char *path, const nb_file *f)
+{
+    nb_buf text = {0};
+    nb_error e;
+    nb_problem_kind kind = NB_PROBLEM_NOT_DATA;
+    nb_status s = nb_file_check_data(f, &e);
+    if (s == NB_OK) {
+        kind = NB_PROBLEM_INDEX;
+        s = nb_file_slurp(path, MAX_INDEX, &text, &e);
+    }
+    if (s == NB_OK) s = nb_index_parse(path, nb_buf_str(&text), text.len, &o->index, &e);
+    nb_buf_free(&text);
+    if (s == NB_OK) {
+        o->indexed = true;
+        return NB_OK;
+    }
+    s = report(o, kind, &e);
+    return s == NB_OK ? scan_folder(o) : s;
+}
+
+/* The shards that the index names. */
+static nb_status take_indexed(opener *o, const char *path)
+{
+    static const char single[] = "model.safetensors";
+    bool stray, named = false;
+    nb_status s = in_folder(o->c, single, &stray, o->err);
+    for (size_t i = 0; i < o->index.n_files && s == NB_OK; i++) {
+        s = add_shard(o->c, o->index.files[i], o->err);
+        named = named || strcmp(o->index.files[i], single) == 0;
+    }
+    if (s == NB_OK && stray && !named)
+        s = index_problem(
+            o, NB_PROBLEM_INDEX_WARNING, path, NULL, NB_ERR_FORMAT, "delete one of the two",
+            "beside the index lies a model.safetensors that it does not name; the index counts here, "
+            "and transformers loads the other");
+    return s;
+}
+
+/* There is no index: model.safetensors, or else (leniently) the files that look like shards. */
+static nb_status take_unindexed(opener *o, const char *path)
+{
+    nb_ckpt *c = o->c;
+    bool single;
+    nb_status s = in_folder(c, "model.safetensors", &single, o->err);
+    if (s == NB_OK && single) return add_shard(c, "model.safetensors", o->err);
+    if (s == NB_OK && o->on_problem) s = scan_folder(o);
+    if (s != NB_OK) return s;
+    if (c->n_shards)
+        return index_problem(o, NB_PROBLEM_INDEX, path, NULL, NB_ERR_MISSING, "download it again",
+                             "shards are there, but not the index that names them");
+    nb_fail(o->err, NB_ERR_MISSING,
+            "the folder has neither model.safetensors nor model.safetensors.index.json");
+    nb_error_at(o->err, c->dir, NULL, -1);
+    nb_error_remedy(o->err, "download the model again, its index included (`hf download`)");
+    return NB_ERR_MISSING;
 }
 
 /* Which files hold the tensors: fills shards, and the index where there is one. */
 static nb_status find_shards(opener *o)
 {
-    static const char single[] = "model.safetensors";
-    nb_ckpt *c = o->c;
-    nb_buf text = {0};
     nb_file f = {.fd = -1};
     nb_error e;
-    nb_problem_kind kind = NB_PROBLEM_INDEX;
-    char *path = nb_path_join(c->dir, "model.safetensors.index.json");
-    if (!path) return nb_fail_nomem(o->err, "the index's path", 0);
+    char *path = nb_path_join(o->c->dir, "model.safetensors.index.json");
+    if (!path) return nb_fail_nomem(o->err, "the index's path", strlen(o->c->dir));
     nb_status s = nb_file_open(path, &f, &e);
     if (s == NB_ERR_MISSING) {
-        bool lone = in_folder(c, single);
-        if (lone)
-            s = add_shard(c, single, o->err);
-        else if (o->on_problem)
-            s = scan_folder(o);
-        else
-            s = NB_OK;
-        if (s == NB_OK && !c->n_shards) {
-            s = nb_fail(o->err, NB_ERR_MISSING,
-                        "the folder has neither model.safetensors nor model.safetensors.index.json");
-            nb_error_at(o->err, c->dir, NULL, -1);
-            nb_error_remedy(o->err, "download the model again, its index included (`hf download`)");
-        } else if (s == NB_OK && !lone) {
-            s = index_problem(o, kind, path, NULL, NB_ERR_MISSING, "download it again",
-                              "shards are there, but not the index that names them");
-        }
-        goto out;
-    }
-    if (s == NB_OK) {
-        s = nb_file_check_data(&f, &e);
-        if (s != NB_OK) kind = NB_PROBLEM_NOT_DATA;
-    }
-    if (s == NB_OK) s = nb_file_slurp(path, MAX_INDEX, &text, &e);
-    if (s == NB_OK) s = nb_index_parse(path, nb_buf_str(&text), text.len, &o->index, &e);
-    if (s != NB_OK) {
-        s = report(o, kind, &e);
+        s = take_unindexed(o, path);
+    } else if (s != NB_OK) {
+        s = report(o, NB_PROBLEM_INDEX, &e);
         if (s == NB_OK) s = scan_folder(o);
-        goto out;
+    } else {
+        s = read_index(o, path, &f);
+        if (s == NB_OK && o->indexed) s = take_indexed(o, path);
     }
-    o->indexed = true;
-    bool named = false;
-    for (size_t i = 0; i < o->index.n_files && s == NB_OK; i++) {
-        s = add_shard(c, o->index.files[i], o->err);
-        named = named || strcmp(o->index.files[i], single) == 0;
-    }
-    if (s == NB_OK && !named && in_folder(c, single))
-        s = index_problem(
-            o, NB_PROBLEM_INDEX_WARNING, path, NULL, NB_ERR_FORMAT, "delete one of the two",
-            "beside the index lies a model.safetensors that it does not name; the index counts here, "
-            "and transformers loads the other");
-out:
-    nb_buf_free(&text);
     nb_file_close(&f);
     free(path);
     return s;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/json_tree.h"
 #include "checkpoint/arch.h"
 #include "checkpoint/internal.h"
 
@@ -53,31 +54,21 @@ static bool quote_non_finite(const char *text, size_t n, nb_buf *out)
 nb_status nb_config_parse(const char *path, const char *text, size_t n, json_t **out, nb_error *err)
 {
     nb_buf b = {0};
-    json_error_t why;
     json_t *root = NULL;
-    nb_status s = NB_OK;
-    if (!quote_non_finite(text, n, &b)) {
+    nb_status s;
+    if (quote_non_finite(text, n, &b))
+        s = nb_json_tree(path, nb_buf_str(&b), b.len, &root, err);
+    else
         s = nb_fail_nomem(err, "config.json", n);
-        goto out;
-    }
-    root = json_loadb(nb_buf_str(&b), b.len, 0, &why);
-    if (!root && (!why.text[0] || json_error_code(&why) == json_error_out_of_memory)) {
-        s = nb_fail_nomem(err, "config.json", n); /* jansson says nothing when memory runs out */
-        goto out;
-    }
-    if (!root)
-        s = nb_fail(err, NB_ERR_FORMAT, "not JSON: line %d: %s", why.line, why.text);
-    else if (!json_is_object(root))
+    if (s == NB_OK && !json_is_object(root)) {
         s = nb_fail(err, NB_ERR_FORMAT, "expected a JSON object");
-    if (s != NB_OK) {
-        nb_error_at(err, path, NULL, -1);
-        nb_error_remedy(err, "download config.json again");
-        goto out;
+        nb_error_at(err, path, NULL, 0);
     }
-    *out = root;
-    root = NULL;
-out:
-    json_decref(root);
+    if (s == NB_ERR_FORMAT) nb_error_remedy(err, "download config.json again");
+    if (s == NB_OK)
+        *out = root;
+    else
+        json_decref(root);
     nb_buf_free(&b);
     return s;
 }

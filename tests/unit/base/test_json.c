@@ -187,6 +187,18 @@ static bool number(const char *text, uint64_t *u, double *d)
     return ok;
 }
 
+/* 77: not an integer of 64 bits */
+static int64_t integer(const char *text)
+{
+    nb_json j;
+    int64_t v = 77;
+    nb_json_init(&j, text, strlen(text));
+    assert_int_equal(nb_json_next(&j), NB_J_NUMBER);
+    nb_json_i64(&j, &v);
+    nb_json_free(&j);
+    return v;
+}
+
 static void numbers_are_read_exactly(void **state)
 {
     uint64_t u;
@@ -197,6 +209,10 @@ static void numbers_are_read_exactly(void **state)
     assert_false(number("-1", &u, NULL));
     assert_false(number("1.0", &u, NULL));
     assert_false(number("1e3", &u, NULL));
+    assert_true(integer("0") == 0 && integer("-0") == 0 && integer("-7") == -7);
+    assert_true(integer("9223372036854775807") == INT64_MAX && integer("-9223372036854775808") == INT64_MIN);
+    assert_true(integer("9223372036854775808") == 77 && integer("-9223372036854775809") == 77);
+    assert_true(integer("1.0") == 77);
     assert_true(number("-2.5e-1", NULL, &d) && d == -0.25);
     assert_true(number("0.1", NULL, &d) && d == 0.1);
     assert_false(number("1e999", NULL, &d));
