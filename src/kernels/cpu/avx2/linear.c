@@ -16,6 +16,9 @@
 #include "base/mem.h"
 #include "kernels/cpu/avx2/decode.h"
 
+#ifndef PANELS
+#define PANELS 2
+#endif
 enum {
     BLOCK = 16,     /* k in one sum from zero */
     GROUP = 6,      /* rows in the micro-kernel: 12 sums, 2 weights and 1 activation fill the 16 registers */
@@ -46,33 +49,35 @@ static __m256 load_lanes(const float *y, size_t lanes)
                       : _mm256_setzero_ps();
 }
 
-/* `count` (1 or 2) panels from p on, one row. */
-NB_INLINE void one_row(nb_format f, const nb_packed *w, const float *x, float row_scale, float *y, size_t p,
-                       size_t count)
+/* `count` panels from p on, one row. */
+NB_INLINE void one_row(nb_format f, const nb_packed *w, const float *x, float row_scale, float *y, size_t p, size_t count)
 {
-    const uint8_t *codes = w->codes + p * w->code_bytes,
-                  *scales = w->scale_k ? w->scales + p * w->scale_bytes : codes;
-    size_t block_bytes = w->code_bytes / (w->k_pad / BLOCK);
-    __m256 acc[4];
+    const uint8_t *codes = w->codes + p * w->code_bytes;
+    const uint8_t *scales = w->scale_k ? w->scales + p * w->scale_bytes : codes;
+    __m256 acc[2 * PANELS];
+#pragma GCC unroll 8
     for (size_t i = 0; i < 2 * count; i++) acc[i] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
-        __m256 sum[4];
+        __m256 sum[2 * PANELS];
+#pragma GCC unroll 8
         for (size_t i = 0; i < 2 * count; i++) sum[i] = _mm256_setzero_ps();
-        for (size_t i = 0; i < count; i++)
-            for (size_t line = 0; line < block_bytes; line += 64)
-                _mm_prefetch((const char *)(codes + i * w->code_bytes + b * block_bytes + line + AHEAD),
-                             _MM_HINT_T0);
-        for (size_t oct = 0; oct < 2; oct++)
-            for (size_t i = 0; i < 2 * count; i++) {
-                __m256 v[8];
-                nb_decode_oct(f, codes + i / 2 * w->code_bytes, b * 2 + oct, i % 2, v);
-                for (size_t j = 0; j < 8; j++)
-                    sum[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + b * BLOCK + oct * 8 + j), v[j], sum[i]);
+#pragma GCC unroll 4
+        for (size_t quad = 0; quad < BLOCK / 4; quad++) {
+            nb_quad q[PANELS];
+#pragma GCC unroll 4
+            for (size_t i = 0; i < count; i++) nb_open(f, codes + i * w->code_bytes, b * (BLOCK / 4) + quad, &q[i]);
+#pragma GCC unroll 4
+            for (size_t j = 0; j < 4; j++) {
+                __m256 v = _mm256_broadcast_ss(x + b * BLOCK + quad * 4 + j);
+#pragma GCC unroll 8
+                for (size_t i = 0; i < 2 * count; i++) sum[i] = _mm256_fmadd_ps(v, nb_take(f, &q[i / 2], j, i % 2), sum[i]);
             }
+        }
+#pragma GCC unroll 8
         for (size_t i = 0; i < 2 * count; i++)
-            acc[i] = _mm256_fmadd_ps(sum[i], nb_decode_scale(f, w, scales + i / 2 * w->scale_bytes, b, i % 2),
-                                     acc[i]);
+            acc[i] = _mm256_fmadd_ps(sum[i], nb_scale(f, w, scales + i / 2 * w->scale_bytes, b, i % 2), acc[i]);
     }
+#pragma GCC unroll 8
     for (size_t i = 0; i < 2 * count; i++)
         store_lanes(y + p * NB_PANEL + i * 8, _mm256_mul_ps(acc[i], _mm256_set1_ps(row_scale)),
                     lanes_of(w, p + i / 2, i % 2));
@@ -130,14 +135,15 @@ NB_INLINE void panel_rows(nb_format f, const nb_packed *w, size_t p, size_t b0, 
     size_t len = (b1 - b0) * BLOCK;
     alignas(64) float tile[BLOCK * NB_PANEL];
     for (size_t b = b0; b < b1; b++) {
-        for (size_t oct = 0; oct < 2; oct++)
-            for (size_t half = 0; half < 2; half++) {
-                __m256 v[8];
-                nb_decode_oct(f, codes, b * 2 + oct, half, v);
-                for (size_t j = 0; j < 8; j++)
-                    _mm256_store_ps(tile + (oct * 8 + j) * NB_PANEL + half * 8, v[j]);
-            }
-        __m256 scale0 = nb_decode_scale(f, w, scales, b, 0), scale1 = nb_decode_scale(f, w, scales, b, 1);
+#pragma GCC unroll 4
+        for (size_t quad = 0; quad < BLOCK / 4; quad++) {
+            nb_quad q;
+            nb_open(f, codes, b * (BLOCK / 4) + quad, &q);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < 8; i++)
+                _mm256_store_ps(tile + (quad * 4 + i / 2) * NB_PANEL + i % 2 * 8, nb_take(f, &q, i / 2, i % 2));
+        }
+        __m256 scale0 = nb_scale(f, w, scales, b, 0), scale1 = nb_scale(f, w, scales, b, 1);
         for (size_t r = 0; r < rows; r += GROUP)
             micro_rows(rows - r < GROUP ? rows - r : GROUP, packed + r * len + (b - b0) * BLOCK * GROUP, tile,
                        scale0, scale1, acc + r * NB_PANEL);
@@ -177,8 +183,8 @@ NB_INLINE void linear(nb_format f, const nb_packed *w, const float *x, size_t ld
     if (rows == 1) {
         float scale = row_scale ? w->multiplier * row_scale[0] : w->multiplier;
         size_t p = p0;
-        for (; p + 2 <= p1; p += 2) one_row(f, w, x, scale, y, p, 2);
-        if (p < p1) one_row(f, w, x, scale, y, p, 1);
+        for (; p + PANELS <= p1; p += PANELS) one_row(f, w, x, scale, y, p, PANELS);
+        for (; p < p1; p++) one_row(f, w, x, scale, y, p, 1);
         return;
     }
     for (size_t r = 0; r < rows; r += TILE)
