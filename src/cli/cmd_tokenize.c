@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "base/json_tree.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "text/chat.h"
@@ -103,6 +104,14 @@ static nb_status decode_line(session *k, const json_t *v, nb_error *err)
     return s;
 }
 
+static nb_status put_error(session *k, const nb_error *why)
+{
+    nb_buf_adds(&k->out, "{\"error\": ");
+    nb_buf_add_json(&k->out, why->cause, strlen(why->cause));
+    nb_buf_addc(&k->out, '}');
+    return NB_OK;
+}
+
 /* A request that cannot be rendered is an answer of its own, so that the others still get theirs. */
 static nb_status chat_line(session *k, const json_t *v, nb_error *err)
 {
@@ -114,37 +123,31 @@ static nb_status chat_line(session *k, const json_t *v, nb_error *err)
         *err = why;
         return s;
     }
-    if (s) {
-        nb_buf_adds(&k->out, "{\"error\": ");
-        nb_buf_add_json(&k->out, why.cause, strlen(why.cause));
-    } else {
-        nb_buf_adds(&k->out, "{\"prompt\": ");
-        nb_buf_add_json(&k->out, nb_buf_str(&k->text), k->text.len);
-        nb_buf_adds(&k->out, ", \"ids\": ");
-        put_ids(k);
-    }
+    if (s) return put_error(k, &why);
+    nb_buf_adds(&k->out, "{\"prompt\": ");
+    nb_buf_add_json(&k->out, nb_buf_str(&k->text), k->text.len);
+    nb_buf_adds(&k->out, ", \"ids\": ");
+    put_ids(k);
     nb_buf_addc(&k->out, '}');
     return NB_OK;
 }
 
 static nb_status answer(session *k, const char *line, size_t n, nb_error *err)
 {
-    json_error_t why;
-    nb_status s;
-    json_t *v = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *v = NULL;
+    nb_error why = {.offset = -1};
+    nb_status s = nb_json_tree(NULL, line, n, &v, &why);
     nb_buf_clear(&k->out);
-    if (!v && k->o->chat) {
-        nb_buf_adds(&k->out, "{\"error\": ");
-        nb_buf_add_json(&k->out, why.text, strlen(why.text));
-        nb_buf_addc(&k->out, '}');
-        s = NB_OK;
-    } else if (!v) {
-        s = bad_line(k, err, why.text);
-    } else {
+    if (s == NB_ERR_NOMEM)
+        *err = why;
+    else if (s && k->o->chat)
+        s = put_error(k, &why);
+    else if (s)
+        s = bad_line(k, err, why.cause);
+    else
         s = k->o->decode ? decode_line(k, v, err)
             : k->o->chat ? chat_line(k, v, err)
                          : encode_line(k, v, err);
-    }
     json_decref(v);
     nb_buf_addc(&k->out, '\n');
     if (s) return s;
@@ -171,20 +174,14 @@ static nb_status each_line(session *k, nb_error *err)
 
 /* ---- the chat format ---- */
 
-/* A JSON object in the folder; *out stays NULL when the file is not there. */
-static nb_status read_object(const char *dir, const char *name, json_t **out, nb_error *err)
+/* A JSON file of the folder; *out stays NULL when it is not there. */
+static nb_status read_json(const char *dir, const char *name, json_t **out, nb_error *err)
 {
     char *path = nb_path_join(dir, name);
     nb_buf text = {0};
-    json_error_t why;
     if (!path) return nb_fail_nomem(err, "a path", strlen(dir) + strlen(name));
     nb_status s = nb_file_slurp(path, (size_t)64 << 20, &text, err);
-    if (!s) {
-        *out = json_loadb(nb_buf_str(&text), text.len, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &why);
-        if (!json_is_object(*out))
-            s = nb_fail(err, NB_ERR_FORMAT, "not a JSON object: %s", *out ? "" : why.text);
-        if (s) nb_error_at(err, path, NULL, -1);
-    }
+    if (!s) s = nb_json_tree(path, nb_buf_str(&text), text.len, out, err);
     nb_buf_free(&text);
     free(path);
     return s == NB_ERR_MISSING ? NB_OK : s;
@@ -206,8 +203,8 @@ static nb_status check_chat(const session *k, const char *dir, nb_error *err)
 {
     static const char user[] = "<｜User｜>", assistant[] = "<｜Assistant｜>";
     json_t *config = NULL, *tokenizer = NULL;
-    nb_status s = read_object(dir, "config.json", &config, err);
-    if (!s) s = read_object(dir, "tokenizer_config.json", &tokenizer, err);
+    nb_status s = read_json(dir, "config.json", &config, err);
+    if (!s) s = read_json(dir, "tokenizer_config.json", &tokenizer, err);
     const char *type = json_string_value(json_object_get(config, "model_type"));
     bool ours = type && strcmp(type, "deepseek_v4") == 0;
     if (!config)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_tree.h"
 #include "base/map.h"
 #include "text/chat.h"
 #include "text/dsv4.h"
@@ -347,15 +348,14 @@ static nb_status add_parameters(const chat *c, const json_t *arguments)
 {
     json_t *parsed = NULL, *v;
     const char *key, *between = "";
+    nb_status s = NB_OK;
     if (json_is_string(arguments) && json_string_length(arguments)) {
-        parsed =
-            json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
-        if (!json_is_object(parsed)) {
-            json_decref(parsed);
-            return nb_fail(c->err, NB_ERR_ARGUMENT, "a tool call's arguments are not a JSON object");
-        }
+        s = nb_json_tree(NULL, json_string_value(arguments), json_string_length(arguments), &parsed, c->err);
+        if (s == NB_ERR_NOMEM) return s;
         arguments = parsed;
-    } else if (truthy(arguments) && !json_is_object(arguments)) {
+    }
+    if (s || (truthy(arguments) && !json_is_object(arguments))) {
+        json_decref(parsed);
         return nb_fail(c->err, NB_ERR_ARGUMENT, "a tool call's arguments are not a JSON object");
     }
     json_object_foreach((json_t *)arguments, key, v)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_tree.h"
 #include "text/internal.h"
 
 #define MAX_TOKENIZER_JSON ((size_t)512 << 20)
@@ -16,7 +17,7 @@
 
 nb_status nb_tok_json_error(const nb_json *j, const char *what, nb_error *err)
 {
-    if (!nb_buf_ok(&j->scratch)) return nb_fail_nomem(err, what, j->len);
+    if (nb_json_nomem(j)) return nb_fail_nomem(err, what, j->len);
     nb_fail(err, NB_ERR_FORMAT, "%s: %s", what, j->error);
     return NB_ERR_FORMAT;
 }
@@ -187,17 +188,13 @@ static nb_status find_parts(const char *json, size_t n, parts *p, nb_error *err)
 /* ---- reading them ---- */
 
 /* A small part as a tree; *out is NULL for an absent one. */
-static nb_status tree(const char *json, span at, const char *what, size_t flags, json_t **out, nb_error *err)
+static nb_status tree(const char *json, span at, json_t **out, nb_error *err)
 {
-    json_error_t why;
     *out = NULL;
     if (at.begin == at.end) return NB_OK;
-    *out = json_loadb(json + at.begin, at.end - at.begin, JSON_ALLOW_NUL | flags, &why);
-    if (*out) return NB_OK;
-    if (json_error_code(&why) == json_error_out_of_memory) return nb_fail_nomem(err, what, at.end - at.begin);
-    nb_fail(err, NB_ERR_FORMAT, "%s: %s", what, why.text);
-    nb_error_at(err, NULL, NULL, (int64_t)at.begin + why.position);
-    return NB_ERR_FORMAT;
+    nb_status s = nb_json_tree(NULL, json + at.begin, at.end - at.begin, out, err);
+    if (s && err && err->offset >= 0) err->offset += (int64_t)at.begin;
+    return s;
 }
 
 static nb_status load_model(nb_tokenizer *t, const char *json, const parts *p, nb_error *err)
@@ -234,24 +231,24 @@ static nb_status load_model(nb_tokenizer *t, const char *json, const parts *p, n
 static nb_status load_parts(nb_tokenizer *t, const char *json, const parts *p, nb_error *err)
 {
     json_t *spec = NULL;
-    nb_status s = tree(json, p->normalizer, "normalizer", 0, &spec, err);
+    nb_status s = tree(json, p->normalizer, &spec, err);
     if (!s) s = nb_normaliser_load(spec, &t->nfc, err);
     json_decref(spec);
     spec = NULL;
-    if (!s) s = tree(json, p->pre_tokenizer, "pre_tokenizer", 0, &spec, err);
+    if (!s) s = tree(json, p->pre_tokenizer, &spec, err);
     if (!s) s = nb_pretokeniser_load(&t->pre, spec, err);
     json_decref(spec);
     spec = NULL;
-    if (!s) s = tree(json, p->post_processor, "post_processor", 0, &spec, err);
+    if (!s) s = tree(json, p->post_processor, &spec, err);
     if (!s) s = nb_template_load(&t->template, spec, err);
     json_decref(spec);
     spec = NULL;
-    if (!s) s = tree(json, p->decoder, "decoder", 0, &spec, err);
+    if (!s) s = tree(json, p->decoder, &spec, err);
     if (!s) s = nb_decoder_check(spec, err);
     json_decref(spec);
     spec = NULL;
     if (!s) s = load_model(t, json, p, err);
-    if (!s) s = tree(json, p->added_tokens, "added_tokens", 0, &spec, err);
+    if (!s) s = tree(json, p->added_tokens, &spec, err);
     if (!s) s = nb_added_load(&t->added, &t->vocab, t->nfc, spec, err);
     json_decref(spec);
     return s;
@@ -267,13 +264,14 @@ static int64_t named_token(const nb_tokenizer *t, const json_t *config, const ch
     return json_is_string(v) ? nb_tokenizer_id(t, json_string_value(v), json_string_length(v)) : -1;
 }
 
-static nb_status parse_config(const char *json, size_t n, const char *what, json_t **out, nb_error *err)
+static nb_status parse_config(const char *json, size_t n, const char *name, json_t **out, nb_error *err)
 {
     if (!json) return NB_OK;
-    /* model_max_length is often 10^30, more than jansson's integers hold */
-    nb_status s = tree(json, (span){0, n}, what, JSON_DECODE_INT_AS_REAL, out, err);
+    nb_status s = nb_json_tree(name, json, n, out, err);
     if (s || json_is_object(*out)) return s;
-    return nb_fail(err, NB_ERR_FORMAT, "%s is not an object", what);
+    nb_fail(err, NB_ERR_FORMAT, "expected an object");
+    nb_error_at(err, name, NULL, -1);
+    return NB_ERR_FORMAT;
 }
 
 /* tokenizer_config.json's names count; special_tokens_map.json has those that it does not mention. */
@@ -282,9 +280,11 @@ static nb_status load_names(nb_tokenizer *t, const json_t *config, const json_t 
     t->bos = named_token(t, json_object_get(config, "bos_token") ? config : map, "bos_token");
     t->eos = named_token(t, json_object_get(config, "eos_token") ? config : map, "eos_token");
     if (!json_is_true(json_object_get(config, "add_bos_token")) || t->template.before.len) return NB_OK;
-    if (t->bos < 0)
-        return nb_fail(err, NB_ERR_FORMAT,
-                       "tokenizer_config.json: add_bos_token is true, but bos_token names no token");
+    if (t->bos < 0) {
+        nb_fail(err, NB_ERR_FORMAT, "add_bos_token is true, but bos_token names no token");
+        nb_error_at(err, "tokenizer_config.json", NULL, -1);
+        return NB_ERR_FORMAT;
+    }
     if (!nb_ids_add(&t->template.before, (uint32_t)t->bos))
         return nb_fail_nomem(err, "the post-processor", sizeof(uint32_t));
     return NB_OK;
@@ -319,14 +319,17 @@ nb_status nb_tokenizer_parse(const char *json, size_t n, const char *config_json
     return parse(json, n, config_json, config_n, NULL, 0, out, err);
 }
 
-/* A file of the folder; one that is not there leaves buf empty and is no error unless needed. */
-static nb_status slurp(const char *dir, const char *name, size_t max, bool needed, nb_buf *buf, nb_error *err)
+/* A file of the folder, kept in buf. *text is NULL for one that is not there, which is an error only when needed. */
+static nb_status slurp(const char *dir, const char *name, size_t max, bool needed, nb_buf *buf,
+                       const char **text, nb_error *err)
 {
-    char *path = nb_path_join(dir, name);
-    if (!path) return nb_fail_nomem(err, "a path", strlen(dir) + strlen(name) + 2);
     nb_error why = {0};
+    char *path = nb_path_join(dir, name);
+    *text = NULL;
+    if (!path) return nb_fail_nomem(err, "a path", strlen(dir) + strlen(name) + 2);
     nb_status s = nb_file_slurp(path, max, buf, &why);
     free(path);
+    if (!s) *text = nb_buf_str(buf);
     if (s == NB_ERR_MISSING && !needed) return NB_OK;
     if (s && err) *err = why;
     return s;
@@ -335,15 +338,16 @@ static nb_status slurp(const char *dir, const char *name, size_t max, bool neede
 nb_status nb_tokenizer_open(const char *dir, nb_tokenizer **out, nb_error *err)
 {
     nb_buf json = {0}, config = {0}, map = {0};
-    nb_status s = slurp(dir, "tokenizer.json", MAX_TOKENIZER_JSON, true, &json, err);
+    const char *text, *config_text, *map_text;
+    nb_status s = slurp(dir, "tokenizer.json", MAX_TOKENIZER_JSON, true, &json, &text, err);
     if (s == NB_ERR_MISSING)
         nb_error_remedy(err, "get the model's tokenizer.json; a tokenizer.model alone is not enough");
-    if (!s) s = slurp(dir, "tokenizer_config.json", MAX_CONFIG_JSON, false, &config, err);
-    if (!s) s = slurp(dir, "special_tokens_map.json", MAX_CONFIG_JSON, false, &map, err);
+    if (!s) s = slurp(dir, "tokenizer_config.json", MAX_CONFIG_JSON, false, &config, &config_text, err);
+    if (!s) s = slurp(dir, "special_tokens_map.json", MAX_CONFIG_JSON, false, &map, &map_text, err);
     if (s) goto out;
-    s = parse(nb_buf_str(&json), json.len, config.data, config.len, map.data, map.len, out, err);
-    if (s) {
-        char *path = nb_path_join(dir, "tokenizer.json");
+    s = parse(text, json.len, config_text, config.len, map_text, map.len, out, err);
+    if (s && err) { /* the parts of tokenizer.json do not know where they come from */
+        char *path = nb_path_join(dir, err->file[0] ? err->file : "tokenizer.json");
         nb_error_at(err, path, NULL, -1);
         free(path);
     }
