@@ -13,11 +13,11 @@ typedef struct nb_config nb_config;
 
 typedef enum nb_role {
     NB_ROLE_LINEAR, /* name is a module; any format */
-    NB_ROLE_EMBED, /* a linear that is looked up by row; never NVFP4-quantised input */
-    NB_ROLE_HEAD, /* a linear; absent when embeddings are tied */
-    NB_ROLE_NORM, /* float vector; name is a tensor */
-    NB_ROLE_PARAM, /* other float tensor; name is a tensor */
-    NB_ROLE_INDEX, /* integer tensor; name is a tensor */
+    NB_ROLE_EMBED,  /* a linear that is looked up by row; never NVFP4-quantised input */
+    NB_ROLE_HEAD,   /* a linear; absent when embeddings are tied */
+    NB_ROLE_NORM,   /* float vector; name is a tensor */
+    NB_ROLE_PARAM,  /* other float tensor; name is a tensor */
+    NB_ROLE_INDEX,  /* integer tensor; name is a tensor */
 } nb_role;
 
 typedef enum nb_split { NB_SPLIT_NONE, NB_SPLIT_COLUMN, NB_SPLIT_ROW } nb_split;
@@ -31,17 +31,20 @@ typedef struct nb_arch_tensor {
     const char *shape;
     nb_role role;
     nb_split split;
-    const char *fused; /* siblings with the same word here share one input and, in engines that fuse them, one scale */
-    const char *blocks; /* config key: number of diagonal blocks (o_groups); the stored rows are the blocks one after another */
+    const char *
+        fused; /* siblings with the same word here share one input and, in engines that fuse them, one scale */
+    const char *
+        blocks; /* config key: number of diagonal blocks (o_groups); the stored rows are the blocks one after another */
     /* NULL: in every layer (or once, when name has no {l}). */
     bool (*when)(const nb_config *cfg, int layer);
 } nb_arch_tensor;
 
 typedef struct nb_arch {
-    const char *name; /* "deepseek_v4" */
+    const char *name;               /* "deepseek_v4" */
     const char *const *model_types; /* NULL-terminated: config.json model_type values */
-    const char *const *prefixes; /* NULL-terminated; "" among them where it occurs */
-    const char *const *skip; /* NULL-terminated globs of tensors known and not needed ("mtp.*"), matched with prefixes off */
+    const char *const *prefixes;    /* NULL-terminated; "" among them where it occurs */
+    const char *const *
+        skip; /* NULL-terminated globs of tensors known and not needed ("mtp.*"), matched with prefixes off */
     const nb_arch_tensor *tensors;
     size_t n_tensors;
     const char *n_experts_key; /* config key for the range of {e}; NULL without experts */
@@ -55,12 +58,13 @@ typedef struct nb_arch {
 extern const nb_arch *const nb_archs[]; /* NULL-terminated */
 
 struct nb_config {
-    const nb_arch *arch; /* NULL: unknown model_type (nb_config_init says so, the struct is otherwise usable) */
-    const json_t *root; /* borrowed from the checkpoint */
-    const json_t *text; /* root, or root's text_config */
+    const nb_arch
+        *arch; /* NULL: unknown model_type (nb_config_init says so, the struct is otherwise usable) */
+    const json_t *root;     /* borrowed from the checkpoint */
+    const json_t *text;     /* root, or root's text_config */
     const char *model_type; /* borrowed */
-    int64_t n_layers; /* 0: not given */
-    const char *file; /* where the config is from, for errors; borrowed */
+    int64_t n_layers;       /* 0: not given */
+    const char *file;       /* where the config is from, for errors; borrowed */
 };
 
 /* Looks at config.json of c. An unknown or absent model_type is NB_ERR_UNSUPPORTED and lists the known ones; *out is filled as
@@ -71,10 +75,11 @@ nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *o
 
 /* An integer by name: the architecture's symbol() first, then text_config/root. Missing: NB_ERR_MISSING naming key and file;
  * not an integer or outside [min, max]: NB_ERR_FORMAT. */
-nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_t min, int64_t max, int64_t *out,
-                        nb_error *err);
+nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_t min, int64_t max,
+                        int64_t *out, nb_error *err);
 /* The same for a number (symbol() is not asked). Infinity and NaN count in every spelling: bare, or {"__float__": …}. */
-nb_status nb_config_num(const nb_config *cfg, const char *key, double min, double max, double *out, nb_error *err);
+nb_status nb_config_num(const nb_config *cfg, const char *key, double min, double max, double *out,
+                        nb_error *err);
 /* The JSON value at a dotted path ("rope_parameters.compress.factor") in text_config, else root; NULL: absent or null. */
 const json_t *nb_config_get(const nb_config *cfg, const char *path);
 /* Evaluates a shape expression; dims has room for 4. Returns the rank, or 0 with *err set (a key is absent; an inexact
@@ -90,12 +95,13 @@ void nb_arch_name(const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size
 /* Finds the stored spelling. For LINEAR, EMBED, HEAD: the module name is written to buf and true is returned when it exists;
  * for the others the tensor is returned. *tensor may be NULL for linears. False: absent in every spelling (buf then holds the
  * most likely stored name: the spelling that most of this checkpoint's tensors use). */
-bool nb_arch_find(const nb_ckpt *c, const nb_config *cfg, const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size_t cap,
-                  const nb_tensor_info **tensor);
+bool nb_arch_find(const nb_ckpt *c, const nb_config *cfg, const nb_arch_tensor *t, int64_t l, int64_t e,
+                  char *buf, size_t cap, const nb_tensor_info **tensor);
 
 /* For the doctor: which table row, layer and expert a stored name (tensor or module) belongs to; they may lie beyond what the
  * config says, and are -1 where the row has no such index. NULL: none (a bias of a linear is none: no table has one but as a
  * row of its own). Skipped names give NULL with *skipped set. */
-const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e, bool *skipped);
+const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e,
+                                       bool *skipped);
 
 #endif

@@ -16,13 +16,19 @@ static bool untied(const nb_config *cfg, int layer)
 static const nb_arch_tensor tensors[LLAMA_COUNT] = {
     [LLAMA_EMBED] = {"embed_tokens", "vocab_size,hidden_size", NB_ROLE_EMBED},
     [LLAMA_ATTN_NORM] = {L "input_layernorm.weight", "hidden_size", NB_ROLE_NORM},
-    [LLAMA_Q] = {L "self_attn.q_proj", "num_attention_heads*head_dim,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "qkv"},
-    [LLAMA_K] = {L "self_attn.k_proj", "num_key_value_heads*head_dim,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "qkv"},
-    [LLAMA_V] = {L "self_attn.v_proj", "num_key_value_heads*head_dim,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "qkv"},
-    [LLAMA_O] = {L "self_attn.o_proj", "hidden_size,num_attention_heads*head_dim", NB_ROLE_LINEAR, NB_SPLIT_ROW},
+    [LLAMA_Q] = {L "self_attn.q_proj", "num_attention_heads*head_dim,hidden_size", NB_ROLE_LINEAR,
+                 NB_SPLIT_COLUMN, "qkv"},
+    [LLAMA_K] = {L "self_attn.k_proj", "num_key_value_heads*head_dim,hidden_size", NB_ROLE_LINEAR,
+                 NB_SPLIT_COLUMN, "qkv"},
+    [LLAMA_V] = {L "self_attn.v_proj", "num_key_value_heads*head_dim,hidden_size", NB_ROLE_LINEAR,
+                 NB_SPLIT_COLUMN, "qkv"},
+    [LLAMA_O] = {L "self_attn.o_proj", "hidden_size,num_attention_heads*head_dim", NB_ROLE_LINEAR,
+                 NB_SPLIT_ROW},
     [LLAMA_MLP_NORM] = {L "post_attention_layernorm.weight", "hidden_size", NB_ROLE_NORM},
-    [LLAMA_GATE] = {L "mlp.gate_proj", "intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up"},
-    [LLAMA_UP] = {L "mlp.up_proj", "intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up"},
+    [LLAMA_GATE] = {L "mlp.gate_proj", "intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN,
+                    "gate_up"},
+    [LLAMA_UP] = {L "mlp.up_proj", "intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN,
+                  "gate_up"},
     [LLAMA_DOWN] = {L "mlp.down_proj", "hidden_size,intermediate_size", NB_ROLE_LINEAR, NB_SPLIT_ROW},
     [LLAMA_NORM] = {"norm.weight", "hidden_size", NB_ROLE_NORM},
     [LLAMA_HEAD] = {"lm_head", "vocab_size,hidden_size", NB_ROLE_HEAD, NB_SPLIT_COLUMN, .when = untied},
@@ -40,15 +46,16 @@ static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *o
         *out = heads;
         return true;
     }
-    if (nb_config_int(cfg, "hidden_size", -1, 1, 1 << 30, &hidden, NULL) != NB_OK || hidden % heads) return false;
+    if (nb_config_int(cfg, "hidden_size", -1, 1, 1 << 30, &hidden, NULL) != NB_OK || hidden % heads)
+        return false;
     *out = hidden / heads;
     return true;
 }
 
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
-    static const char *const keys[] = {"vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads",
-                                       "head_dim", "intermediate_size"};
+    static const char *const keys[] = {"vocab_size",          "hidden_size", "num_attention_heads",
+                                       "num_key_value_heads", "head_dim",    "intermediate_size"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int64_t v;
         nb_status s = nb_config_int(cfg, keys[i], -1, 1, 1 << 30, &v, err);

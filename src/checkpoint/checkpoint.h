@@ -14,11 +14,11 @@ typedef struct nb_ckpt nb_ckpt;
 
 /* What opening found wrong; only NB_PROBLEM_INDEX_WARNING does not stop a load. */
 typedef enum nb_problem_kind {
-    NB_PROBLEM_FILE, /* a safetensors file breaks the format (NB001) */
-    NB_PROBLEM_INDEX, /* shard missing, tensor twice, not where the index says, unsafe name (NB002) */
+    NB_PROBLEM_FILE,          /* a safetensors file breaks the format (NB001) */
+    NB_PROBLEM_INDEX,         /* shard missing, tensor twice, not where the index says, unsafe name (NB002) */
     NB_PROBLEM_INDEX_WARNING, /* tensor that the index omits, total_size wrong (NB002, warning) */
-    NB_PROBLEM_NOT_DATA, /* Git LFS pointer, empty, shrank (NB008) */
-    NB_PROBLEM_CONFIG, /* config.json missing or not JSON */
+    NB_PROBLEM_NOT_DATA,      /* Git LFS pointer, empty, shrank (NB008) */
+    NB_PROBLEM_CONFIG,        /* config.json missing or not JSON */
 } nb_problem_kind;
 typedef void (*nb_problem_fn)(void *ctx, nb_problem_kind kind, const nb_error *what);
 
@@ -41,10 +41,12 @@ const nb_tensor_info *nb_ckpt_find(const nb_ckpt *c, const char *name); /* NULL:
 const nb_tensor_info *nb_ckpt_unlisted(const nb_ckpt *c, const char *name);
 size_t nb_ckpt_files(const nb_ckpt *c);
 const char *nb_ckpt_file_name(const nb_ckpt *c, uint32_t file); /* base name */
-const char *nb_ckpt_file_path(const nb_ckpt *c, uint32_t file); /* the name alone when it could not be opened */
-uint64_t nb_ckpt_bytes(const nb_ckpt *c); /* of all shard files */
+const char *nb_ckpt_file_path(const nb_ckpt *c,
+                              uint32_t file); /* the name alone when it could not be opened */
+uint64_t nb_ckpt_bytes(const nb_ckpt *c);     /* of all shard files */
 /* Reads n bytes at offset within t's data. Thread-safe. */
-nb_status nb_ckpt_read(const nb_ckpt *c, const nb_tensor_info *t, uint64_t offset, void *dst, size_t n, nb_error *err);
+nb_status nb_ckpt_read(const nb_ckpt *c, const nb_tensor_info *t, uint64_t offset, void *dst, size_t n,
+                       nb_error *err);
 /* A whole small float tensor (F32, BF16, F16, F64) as F32, or an integer one (I64, I32, U8 …, BOOL) as I64. dst has the
  * tensor's element count. Another dtype, or a U64 value of 2^63 and more, is NB_ERR_FORMAT. */
 nb_status nb_ckpt_read_f32(const nb_ckpt *c, const nb_tensor_info *t, float *dst, nb_error *err);

@@ -157,7 +157,10 @@ static nb_status describe_nvfp4(reader *r, bool ct)
     if (st != NB_OK) return st;
     s->multiplier = ct ? 1.0f / v : v;
     st = read_input(r, ct ? "input_global_scale" : "input_scale", &v);
-    if (s->has_input) s->input_gs = ct ? v : 1.0f / v;
+    if (s->has_input) {
+        s->input_gs = ct ? v : 1.0f / v;
+        s->input_multiplier = ct ? 1.0f / v : v;
+    }
     return st;
 }
 

@@ -28,17 +28,21 @@ typedef struct nb_linear_src {
     char module[256]; /* stored module name: "model.layers.0.self_attn.q_a_proj" */
     nb_scheme scheme;
     nb_format format;
-    size_t n, k; /* output rows, input columns */
+    size_t n, k;                                           /* output rows, input columns */
     const nb_tensor_info *weight, *scale, *global, *input; /* NULL when the scheme has none / it is absent */
-    float multiplier; /* global scale as a multiplier (CT: 1/weight_global_scale; FP8 tensor: its scale); 1 otherwise */
+    float
+        multiplier; /* global scale as a multiplier (CT: 1/weight_global_scale; FP8 tensor: its scale); 1 otherwise */
     size_t rows_per, cols_per; /* FP8: what one scale covers */
-    bool has_input; /* a static activation scale is stored */
-    float input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
+    bool has_input;            /* a static activation scale is stored */
+    float
+        input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
+    float input_multiplier; /* the same scale as a multiplier: the one that is stored is kept bit for bit */
 } nb_linear_src;
 
 /* Describes the linear stored under `module`. n and k (0: not known) are what the architecture expects. A missing member is
  * NB_ERR_MISSING naming tensor, file, what was expected and the remedy; a shape or dtype that disagrees NB_ERR_FORMAT. */
-nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, size_t k, nb_linear_src *out, nb_error *err);
+nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, size_t k, nb_linear_src *out,
+                             nb_error *err);
 /* True when any tensor that could be this module's weight exists (weight or weight_packed). */
 bool nb_linear_exists(const nb_ckpt *c, const char *module);
 
@@ -50,11 +54,12 @@ size_t nb_linear_code_bytes(const nb_linear_src *s, size_t rows);
 size_t nb_linear_scale_bytes(const nb_linear_src *s, size_t rows); /* 0: no scale stream */
 /* Reads rows [row, row + rows) into codes and scales (FP8 scales expanded to F32 [rows][ceil(k/cols_per)]; a per-tensor scale
  * goes into multiplier instead, with a stream of ones). Thread-safe. */
-nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *codes, void *scales,
-                         nb_error *err);
+nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *codes,
+                         void *scales, nb_error *err);
 /* The scale_k that nb_packed_alloc wants for this source. */
 size_t nb_linear_scale_k(const nb_linear_src *s);
 /* Dequantised rows as F32 straight from the checkpoint's bytes (the doctor's view). out [rows][k]. */
-nb_status nb_linear_dequantise(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, float *out, nb_error *err);
+nb_status nb_linear_dequantise(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, float *out,
+                               nb_error *err);
 
 #endif
