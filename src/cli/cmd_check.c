@@ -1,0 +1,134 @@
+/* nibble check: what is wrong with a model folder. Runs no model. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "doctor/report.h"
+
+enum { EXIT_CLEAN = 0, EXIT_WARNINGS = 1, EXIT_ERRORS = 2 };
+enum { OPT_FORMAT = 1, OPT_RULES, OPT_EXPLAIN, OPT_IGNORE };
+
+static const char help[] =
+    "usage: nibble check DIR [options]\n"
+    "\n"
+    "Reads the headers and config.json of a model folder (or a Hugging Face id in the local hub cache) and "
+    "says what is\n"
+    "wrong: which tensor, what was found and expected, what each family of kernels makes of it, and what to "
+    "do. Runs no model.\n"
+    "\n"
+    "  --format F      text (default) or json: JSON alone on stdout\n"
+    "  --ignore CODE   leave out this rule's findings (repeatable)\n"
+    "  --rules         list the rules\n"
+    "  --explain CODE  what a rule looks for, and why\n"
+    "  -q, --quiet     no progress and notes on stderr\n"
+    "\n"
+    "Exit status: 0 nothing above a note, 1 warnings, 2 errors or the folder cannot be read, 64 usage.\n"
+    "\n"
+    "  nibble check models/demo\n"
+    "  nibble check nvidia/DeepSeek-V4-Flash-NVFP4 --format json | jq '.findings[].tensors'\n"
+    "  nibble check --explain NB003\n";
+
+/* Writes a finished report to stdout. Returns code, or an error when memory or stdout failed. */
+static int print(nb_buf *b, int code)
+{
+    if (!nb_buf_ok(b)) {
+        fputs("error: no memory for the report\n", stderr);
+        code = EXIT_ERRORS;
+    } else if (fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
+        fputs("error: cannot write to stdout\n", stderr);
+        code = EXIT_ERRORS;
+    }
+    nb_buf_free(b);
+    return code;
+}
+
+static int check(const char *dir, bool json, bool quiet, const char *const *ignored, size_t n_ignored)
+{
+    nb_check_result r = {0};
+    nb_buf out = {0};
+    nb_error err;
+    nb_sink sink;
+    nb_cli_sink(&sink, quiet);
+    if (nb_check_folder(dir, &sink, &r, &err) != NB_OK) {
+        nb_cli_fail(&err);
+        return EXIT_ERRORS;
+    }
+    for (size_t i = 0; i < n_ignored; i++) nb_findings_drop(&r.findings, ignored[i]);
+    int code = nb_findings_of(&r.findings, NB_SEVERITY_ERROR)     ? EXIT_ERRORS
+               : nb_findings_of(&r.findings, NB_SEVERITY_WARNING) ? EXIT_WARNINGS
+                                                                  : EXIT_CLEAN;
+    if (json)
+        nb_report_json(&r, &out);
+    else
+        nb_report_text(&r, &out);
+    nb_check_result_free(&r);
+    return print(&out, code);
+}
+
+int nb_cmd_check(int argc, char **argv)
+{
+    static const struct option options[] = {{"format", required_argument, NULL, OPT_FORMAT},
+                                            {"rules", no_argument, NULL, OPT_RULES},
+                                            {"explain", required_argument, NULL, OPT_EXPLAIN},
+                                            {"ignore", required_argument, NULL, OPT_IGNORE},
+                                            {"quiet", no_argument, NULL, 'q'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    bool json = false, quiet = false, rules = false;
+    const char *explain = NULL;
+    size_t n_ignored = 0;
+    int code = EXIT_CLEAN;
+    nb_buf out = {0};
+    const char **ignored = calloc((size_t)argc, sizeof *ignored);
+    if (!ignored) {
+        fputs("error: no memory for the options\n", stderr);
+        return EXIT_ERRORS;
+    }
+    optind = 1;
+    opterr = 0;
+    for (int o; (o = getopt_long(argc, argv, "qh", options, NULL)) != -1;) {
+        switch (o) {
+        case OPT_FORMAT:
+            json = strcmp(optarg, "json") == 0;
+            if (!json && strcmp(optarg, "text") != 0) {
+                code = nb_cli_usage("check", "--format is text or json, not '%s'", optarg);
+                goto out;
+            }
+            break;
+        case OPT_RULES: rules = true; break;
+        case OPT_EXPLAIN:
+        case OPT_IGNORE:
+            if (!nb_rule_find(optarg)) {
+                code = nb_cli_usage("check", "there is no rule '%s'; --rules lists them", optarg);
+                goto out;
+            }
+            if (o == OPT_EXPLAIN)
+                explain = optarg;
+            else
+                ignored[n_ignored++] = optarg;
+            break;
+        case 'q': quiet = true; break;
+        case 'h': fputs(help, stdout); goto out;
+        default: code = nb_cli_usage("check", "unknown option, or one without its argument"); goto out;
+        }
+    }
+    if (rules || explain) {
+        if (optind < argc) {
+            code = nb_cli_usage("check", "--rules and --explain take no folder; what is '%s'?", argv[optind]);
+            goto out;
+        }
+        nb_report_rules(explain, json, &out);
+        code = print(&out, EXIT_CLEAN);
+        goto out;
+    }
+    if (optind >= argc)
+        code = nb_cli_usage("check", "which model? Give its folder");
+    else if (optind + 1 < argc)
+        code = nb_cli_usage("check", "one folder at a time; what is '%s'?", argv[optind + 1]);
+    else
+        code = check(argv[optind], json, quiet, ignored, n_ignored);
+out:
+    free(ignored);
+    return code;
+}

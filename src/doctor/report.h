@@ -1,0 +1,20 @@
+/* Findings as text and as JSON, into a buffer: the program prints it. */
+#ifndef NB_DOCTOR_REPORT_H
+#define NB_DOCTOR_REPORT_H
+
+#include "base/buf.h"
+#include "doctor/check.h"
+
+/* {"findings": […], "summary": {…}} as specs/interfaces.md has it. Test nb_buf_ok(out) afterwards. */
+void nb_report_json(const nb_check_result *r, nb_buf *out);
+/* For people: findings of one cause are one paragraph, and names that differ in numbers only one line. */
+void nb_report_text(const nb_check_result *r, nb_buf *out);
+/* The table of rules (code NULL), or one rule with its explanation. */
+void nb_report_rules(const char *code, bool json, nb_buf *out);
+
+/* Names folded to classes: "layers.0-2,5.attn.wq_a.weight" stands for four. Calls line(ctx, text, how many) for each class in
+ * order; a class whose numbers do not form a full grid is split by its first number. False: out of memory. */
+bool nb_fold_names(const char *const *names, size_t n,
+                   void (*line)(void *ctx, const char *text, size_t count), void *ctx);
+
+#endif

@@ -1,0 +1,29 @@
+/* The rules, one file each or one a family, for the table in check.c. What a rule does is told in its explain text there. */
+#ifndef NB_DOCTOR_RULES_H
+#define NB_DOCTOR_RULES_H
+
+#include "doctor/check.h"
+
+/* What opening a folder reports (NB001, NB002, NB008, NB200), as findings. */
+typedef struct nb_container {
+    const char *dir; /* borrowed */
+    nb_findings found;
+    bool blind; /* some shard could not be read */
+} nb_container;
+/* An nb_problem_fn; ctx is an nb_container. */
+void nb_container_problem(void *ctx, nb_problem_kind kind, const nb_error *what);
+
+/* True for tensors of parts that these rules leave alone: drafting (MTP) layers, vision and audio towers, rotary tables. */
+bool nb_name_skipped(const nb_check *c, const char *tensor);
+
+nb_status nb_rule_not_data(const nb_check *c, nb_findings *out,
+                           nb_error *err); /* NB008 of the files beside the shards */
+nb_status nb_rule_sets(const nb_check *c, nb_findings *out, nb_error *err);         /* NB003 */
+nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err);       /* NB004 */
+nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err);      /* NB005 */
+nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err);        /* NB006 */
+nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err);         /* NB007 */
+nb_status nb_rule_config_known(const nb_check *c, nb_findings *out, nb_error *err); /* NB200 */
+nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err);  /* NB212 */
+
+#endif
