@@ -303,7 +303,7 @@ nb_status nb_bpe_encode(const nb_bpe *b, const nb_vocab *v, nb_bpe_scratch *s, c
         slot->n = (unsigned char)n;
         slot->count = (unsigned char)count;
         memcpy(slot->key, piece, n);
-        memcpy(slot->ids, out->data + from, count * sizeof *slot->ids);
+        if (count) memcpy(slot->ids, out->data + from, count * sizeof *slot->ids);
     }
     return NB_OK;
 }

@@ -16,6 +16,6 @@
 #define DSV4_INVOKE "<" DSV4_DSML "invoke"
 #define DSV4_END_INVOKE "</" DSV4_DSML "invoke"
 #define DSV4_PARAMETER "<" DSV4_DSML "parameter"
-#define DSV4_END_PARAMETER "</" DSV4_DSML "parameter"
+#define DSV4_PARAMETER_END "/" DSV4_DSML "parameter" /* after a "<" */
 
 #endif

@@ -101,7 +101,7 @@ static nb_status take_parameters(parser *p, nb_buf *arguments)
     while (!s && stop && strcmp(stop, DSV4_PARAMETER) == 0) {
         text all, key, value, between;
         bool is_text, was;
-        take_until(p, DSV4_END_PARAMETER + 1, NULL, &all);
+        take_until(p, DSV4_PARAMETER_END, NULL, &all);
         if (!split_parameter(all, &key, &value, &is_text)) {
             s = bad(p, "Parameter format error", all);
             break;

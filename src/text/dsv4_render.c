@@ -31,7 +31,7 @@ static const char tools_before[] =
     "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "
     "\"" DSV4_CALLS ">\" block like the following:\n\n" DSV4_CALLS ">\n" DSV4_INVOKE
     " name=\"$TOOL_NAME\">\n" DSV4_PARAMETER
-    " name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE" DSV4_END_PARAMETER
+    " name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE<" DSV4_PARAMETER_END
     ">\n...\n" DSV4_END_INVOKE ">\n" DSV4_INVOKE " name=\"$TOOL_NAME2\">\n...\n" DSV4_END_INVOKE
     ">\n" DSV4_END_CALLS "\n\n"
     "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "
@@ -366,7 +366,7 @@ static nb_status add_parameters(const chat *c, const json_t *arguments)
             nb_buf_add(c->out, json_string_value(v), json_string_length(v));
         else
             nb_pyjson_add(c->out, v);
-        nb_buf_adds(c->out, DSV4_END_PARAMETER ">");
+        nb_buf_adds(c->out, "<" DSV4_PARAMETER_END ">");
         between = "\n";
     }
     json_decref(parsed);
