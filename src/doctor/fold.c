@@ -1,7 +1,7 @@
 /*
  * Folding names that differ in numbers only: 768 experts' scales are one line in a report. A line with ranges stands for every
  * combination of its numbers, so it is used only where every combination is there; else the class is split by its
- * first number until that is so.
+ * first number until that is so. Lines that then differ in their last part only become one: "layers.0-2.attn.wq_a.{weight,weight_scale}".
  */
 #include <stdlib.h>
 #include <string.h>
@@ -87,11 +87,47 @@ static void add_ranges(const uint32_t *v, size_t n, nb_buf *out)
 }
 
 typedef struct folder {
-    void (*line)(void *ctx, const char *text, size_t count);
+    void (*line_fn)(void *ctx, const char *text, size_t count);
     void *ctx;
     uint32_t *values; /* scratch */
-    nb_buf text;
+    nb_buf line;      /* being made */
+    /* Lines that wait for more of their kind: what they share, their last parts, how many, how many names each stands for. */
+    nb_buf stem, parts;
+    size_t n_parts, each;
+    nb_buf whole;
 } folder;
+
+/* Hands over what waits. */
+static void flush(folder *o)
+{
+    if (!o->n_parts) return;
+    nb_buf_clear(&o->whole);
+    nb_buf_adds(&o->whole, nb_buf_str(&o->stem));
+    if (o->n_parts > 1) nb_buf_addc(&o->whole, '{');
+    nb_buf_adds(&o->whole, nb_buf_str(&o->parts));
+    if (o->n_parts > 1) nb_buf_addc(&o->whole, '}');
+    o->line_fn(o->ctx, nb_buf_str(&o->whole), o->n_parts * o->each);
+    o->n_parts = 0;
+}
+
+/* Takes the finished line, which stands for n names. */
+static void take(folder *o, size_t n)
+{
+    const char *text = nb_buf_str(&o->line), *dot = strrchr(text, '.'), *last = dot ? dot + 1 : text;
+    const size_t stem = (size_t)(last - text);
+    const bool joins =
+        o->n_parts && o->each == n && o->stem.len == stem && memcmp(nb_buf_str(&o->stem), text, stem) == 0;
+    if (!joins) {
+        flush(o);
+        nb_buf_clear(&o->stem);
+        nb_buf_clear(&o->parts);
+        nb_buf_add(&o->stem, text, stem);
+        o->each = n;
+    }
+    if (joins) nb_buf_addc(&o->parts, ',');
+    nb_buf_adds(&o->parts, last);
+    o->n_parts++;
+}
 
 /* n names of one text, sorted, that agree in the first `fixed` numbers. */
 static void emit(folder *o, const folded *f, size_t n, size_t fixed)
@@ -105,23 +141,23 @@ static void emit(folder *o, const folded *f, size_t n, size_t fixed)
         }
         return;
     }
-    nb_buf_clear(&o->text);
+    nb_buf_clear(&o->line);
     size_t k = 0;
     for (size_t at = 0; f->text[at]; at++) {
         if (k >= f->n || at != f->at[k]) {
-            nb_buf_addc(&o->text, f->text[at]);
+            nb_buf_addc(&o->line, f->text[at]);
             continue;
         }
         size_t count = distinct(f, n, k++, o->values);
-        add_ranges(o->values, count, &o->text);
+        add_ranges(o->values, count, &o->line);
     }
-    o->line(o->ctx, nb_buf_str(&o->text), n);
+    take(o, n);
 }
 
 bool nb_fold_names(const char *const *names, size_t n,
                    void (*line)(void *ctx, const char *text, size_t count), void *ctx)
 {
-    folder o = {.line = line, .ctx = ctx};
+    folder o = {.line_fn = line, .ctx = ctx};
     folded *f = calloc(n + 1, sizeof *f);
     o.values = malloc((n + 1) * sizeof *o.values);
     bool ok = f && o.values;
@@ -142,10 +178,14 @@ bool nb_fold_names(const char *const *names, size_t n,
         for (end = i + 1; end < kept && compare_class(&f[end], &f[i]) == 0;) end++;
         emit(&o, f + i, end - i, 0);
     }
-    ok = ok && nb_buf_ok(&o.text);
+    flush(&o);
+    ok = ok && nb_buf_ok(&o.line) && nb_buf_ok(&o.whole) && nb_buf_ok(&o.stem) && nb_buf_ok(&o.parts);
     for (size_t i = 0; f && i < n; i++) free(f[i].text);
     free(f);
     free(o.values);
-    nb_buf_free(&o.text);
+    nb_buf_free(&o.line);
+    nb_buf_free(&o.whole);
+    nb_buf_free(&o.stem);
+    nb_buf_free(&o.parts);
     return ok;
 }

@@ -12,8 +12,8 @@ void nb_report_text(const nb_check_result *r, nb_buf *out);
 /* The table of rules (code NULL), or one rule with its explanation. */
 void nb_report_rules(const char *code, bool json, nb_buf *out);
 
-/* Names folded to classes: "layers.0-2,5.attn.wq_a.weight" stands for four. Calls line(ctx, text, how many) for each class in
- * order; a class whose numbers do not form a full grid is split by its first number. False: out of memory. */
+/* Names folded to classes: "layers.0-2,5.attn.wq_a.{weight,weight_scale}" stands for eight. Calls line(ctx, text, how many)
+ * for each class in order. False: out of memory. */
 bool nb_fold_names(const char *const *names, size_t n,
                    void (*line)(void *ctx, const char *text, size_t count), void *ctx);
 

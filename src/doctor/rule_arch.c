@@ -409,6 +409,7 @@ nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err)
     judge_absent(&k);
     if (!nb_buf_ok(&k.name)) s = nb_fail_nomem(err, "a tensor's name", 0);
     if (s == NB_OK) s = judge_shapes(c, out, err);
+    if (s == NB_OK) s = nb_rule_drafts(c, out, err);
     free(k.seen);
     nb_buf_free(&k.name);
     return s;

@@ -18,11 +18,13 @@ bool nb_name_skipped(const nb_check *c, const char *tensor);
 
 nb_status nb_rule_not_data(const nb_check *c, nb_findings *out,
                            nb_error *err); /* NB008 of the files beside the shards */
-nb_status nb_rule_sets(const nb_check *c, nb_findings *out, nb_error *err);         /* NB003 */
-nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err);       /* NB004 */
-nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err);      /* NB005 */
-nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err);        /* NB006 */
-nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err);         /* NB007 */
+nb_status nb_rule_sets(const nb_check *c, nb_findings *out, nb_error *err);    /* NB003 */
+nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err);  /* NB004 */
+nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err); /* NB005 */
+nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err);   /* NB006 */
+nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err);    /* NB007 */
+nb_status nb_rule_drafts(const nb_check *c, nb_findings *out,
+                         nb_error *err); /* NB007 of drafting blocks; needs the table */
 nb_status nb_rule_config_known(const nb_check *c, nb_findings *out, nb_error *err); /* NB200 */
 nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err);  /* NB212 */
 
