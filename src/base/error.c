@@ -1,7 +1,6 @@
 /* The error object: a fixed-size value, because it must be fillable when memory is out. */
 #include "base/error.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,15 +25,21 @@ const char *nb_status_name(nb_status s)
     return "unknown status";
 }
 
-nb_status nb_fail(nb_error *err, nb_status status, const char *fmt, ...)
+nb_status nb_vfail(nb_error *err, nb_status status, const char *fmt, va_list ap)
 {
     if (!err) return status;
     err->status = status;
     err->offset = -1;
     err->file[0] = err->tensor[0] = err->remedy[0] = '\0';
+    vsnprintf(err->cause, sizeof err->cause, fmt, ap);
+    return status;
+}
+
+nb_status nb_fail(nb_error *err, nb_status status, const char *fmt, ...)
+{
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(err->cause, sizeof err->cause, fmt, ap);
+    nb_vfail(err, status, fmt, ap);
     va_end(ap);
     return status;
 }

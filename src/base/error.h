@@ -2,11 +2,16 @@
 #ifndef NB_BASE_ERROR_H
 #define NB_BASE_ERROR_H
 
+#include <stdarg.h>
+
 #include "nibble.h"
 
 /* Sets status and cause (printf format), clears the other fields, returns status so that a caller can write
  * `return nb_fail(err, NB_ERR_IO, "...")`. err may be NULL. */
-nb_status nb_fail(nb_error *err, nb_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+nb_status nb_fail(nb_error *err, nb_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+nb_status nb_vfail(nb_error *err, nb_status status, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
 
 /* Add detail to an error already set by nb_fail. NULL or -1 leaves a field as it is. All return err->status
  * (NB_OK if err is NULL: do not use their result then). A path longer than the field keeps its end. */

@@ -115,7 +115,7 @@ nb_status nb_file_check_data(const nb_file *f, nb_error *err)
 
 nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err)
 {
-    nb_file f;
+    nb_file f = {.fd = -1};
     nb_buf b = {0};
     nb_status s = nb_file_open(path, &f, err);
     if (s != NB_OK) return s;

@@ -10,7 +10,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,12 +64,10 @@ static nb_status index_problem(opener *o, nb_problem_kind kind, const char *file
                                nb_status status, const char *remedy, const char *fmt, ...)
 {
     nb_error e;
-    char why[sizeof e.cause];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
+    nb_vfail(&e, status, fmt, ap);
     va_end(ap);
-    nb_fail(&e, status, "%s", why);
     nb_error_at(&e, file, tensor, -1);
     nb_error_remedy(&e, "%s", remedy);
     return report(o, kind, &e);

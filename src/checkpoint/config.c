@@ -1,7 +1,6 @@
 /* config.json: parsing it as leniently as transformers does and no more, and the typed look-ups behind nb_config. */
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,12 +78,10 @@ static nb_status bad_key(const nb_config *cfg, nb_status status, nb_error *err, 
 static nb_status bad_key(const nb_config *cfg, nb_status status, nb_error *err, const char *remedy,
                          const char *fmt, ...)
 {
-    char why[sizeof err->cause];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
+    nb_vfail(err, status, fmt, ap);
     va_end(ap);
-    nb_fail(err, status, "%s", why);
     nb_error_at(err, cfg->file, NULL, -1);
     nb_error_remedy(err, "%s", remedy);
     return status;
@@ -204,7 +201,7 @@ static nb_status product(shape_reader *r, uint64_t *out)
 {
     nb_status s = atom(r, out);
     while (s == NB_OK && (*r->p == '*' || *r->p == '/')) {
-        uint64_t v;
+        uint64_t v = 0;
         char op = *r->p++;
         s = atom(r, &v);
         if (s != NB_OK) return s;
@@ -221,7 +218,7 @@ size_t nb_config_shape(const nb_config *cfg, const char *expr, int layer, uint64
     for (size_t rank = 0; rank < 4; rank++) {
         bool more = true;
         for (dims[rank] = 0; more;) {
-            uint64_t v;
+            uint64_t v = 0;
             if (product(&r, &v) != NB_OK) return 0;
             if (__builtin_add_overflow(dims[rank], v, &dims[rank])) {
                 bad_shape(&r, "the sum overflows");

@@ -6,7 +6,6 @@
  */
 #include "checkpoint/linear.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,12 +70,10 @@ static nb_status wrong(reader *r, const nb_tensor_info *t, nb_status status, con
     __attribute__((format(printf, 4, 5)));
 static nb_status wrong(reader *r, const nb_tensor_info *t, nb_status status, const char *fmt, ...)
 {
-    char why[sizeof r->err->cause];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
+    nb_vfail(r->err, status, fmt, ap);
     va_end(ap);
-    nb_fail(r->err, status, "%s", why);
     nb_error_at(r->err, nb_ckpt_file_path(r->c, t->file), t->name, (int64_t)t->begin);
     nb_error_remedy(r->err, "export this layer again; `nibble check` explains what each loader makes of it");
     return status;
@@ -359,7 +356,7 @@ nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, s
     nb_status st = nb_ckpt_read(c, s->weight, row * row_bytes(s), codes, rows * row_bytes(s), err);
     if (st != NB_OK || s->scheme == NB_SCHEME_FLOAT) return st;
     if (s->format == NB_FMT_FP8) return read_fp8_scales(c, s, row, rows, scales, err);
-    size_t n = s->k / nb_linear_scale_k(s);
+    size_t n = nb_linear_scale_bytes(s, 1);
     return nb_ckpt_read(c, s->scale, row * n, scales, rows * n, err);
 }
 
