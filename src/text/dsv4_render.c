@@ -71,6 +71,7 @@ typedef struct chat {
     size_t n_turns;
     block *blocks;
     size_t n_blocks;
+    size_t asked; /* turns up to and with the last question of the user or the developer */
     bool thinking, drop, generate, max_effort;
     nb_buf *out;
     nb_error *err;
@@ -266,21 +267,21 @@ static nb_status add_messages(chat *c, const json_t *request)
     return order_results(c);
 }
 
-/* How many turns there are up to and with the last of the user or the developer. */
-static size_t through_last_question(const chat *c)
+static void find_last_question(chat *c)
 {
-    size_t n = c->n_turns;
-    while (n && c->turns[n - 1].role != USER && c->turns[n - 1].role != DEVELOPER) n--;
-    return n;
+    c->asked = c->n_turns;
+    while (c->asked && c->turns[c->asked - 1].role != USER && c->turns[c->asked - 1].role != DEVELOPER)
+        c->asked--;
 }
 
 /* Where old reasoning is dropped, developer turns before the last question go too. */
 static void drop_old_developers(chat *c)
 {
-    size_t until = through_last_question(c), kept = 0;
+    size_t kept = 0;
     for (size_t i = 0; i < c->n_turns; i++)
-        if (i + 1 >= until || c->turns[i].role != DEVELOPER) c->turns[kept++] = c->turns[i];
+        if (i + 1 >= c->asked || c->turns[i].role != DEVELOPER) c->turns[kept++] = c->turns[i];
     c->n_turns = kept;
+    find_last_question(c);
 }
 
 /* ---- turns -> text ---- */
@@ -399,7 +400,7 @@ static nb_status add_assistant(const chat *c, size_t index)
     const json_t *message = c->turns[index].message;
     /* The answer to a task (a classification that the prompt asked for by its token) has no reasoning. */
     bool answers_task = index && present(c->turns[index - 1].message, "task");
-    if (c->thinking && !answers_task && (!c->drop || index >= through_last_question(c))) {
+    if (c->thinking && !answers_task && (!c->drop || index >= c->asked)) {
         const json_t *reasoning = present(message, "reasoning");
         nb_status s = add_content(c, reasoning ? reasoning : present(message, "reasoning_content"));
         if (s) return s;
@@ -439,7 +440,7 @@ static nb_status add_transition(const chat *c, size_t index)
     const json_t *task = present(t->message, "task");
     if (task) return add_task(c, task);
     if (t->role != USER && t->role != DEVELOPER) return NB_OK;
-    bool think = c->thinking && (!c->drop || index + 1 >= through_last_question(c));
+    bool think = c->thinking && (!c->drop || index + 1 >= c->asked);
     nb_buf_adds(c->out, DSV4_ASSISTANT);
     nb_buf_adds(c->out, think ? DSV4_THINK : DSV4_END_THINK);
     return NB_OK;
@@ -507,6 +508,7 @@ nb_status nb_chat_deepseek_v4_render(const json_t *request, nb_buf *out, nb_erro
     for (size_t i = 0; i < c.n_turns; i++)
         if (c.turns[i].tools) c.drop = false; /* a tool's user needs to see why it was called */
     if (!s) {
+        find_last_question(&c);
         if (c.thinking && c.drop) drop_old_developers(&c);
         nb_buf_adds(out, DSV4_BOS);
         if (c.n_turns && c.thinking && c.max_effort) nb_buf_adds(out, max_effort);

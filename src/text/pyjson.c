@@ -27,7 +27,7 @@ void nb_pyjson_add_string(nb_buf *out, const char *s, size_t n)
 /* float.__repr__: the fewest digits that read back as v; positional for exponents -4 … 15. */
 static void add_real(nb_buf *out, double v)
 {
-    char text[40], digit[20];
+    char text[40], digit[20] = "0";
     int n = 0, exponent = 0;
     for (int p = 0; p < 17; p++) {
         snprintf(text, sizeof text, "%.*e", p, v);
@@ -37,7 +37,7 @@ static void add_real(nb_buf *out, double v)
     for (const char *c = text; *c; c++) {
         if (*c >= '0' && *c <= '9') digit[n++] = *c;
         if (*c == 'e') {
-            exponent = atoi(c + 1);
+            exponent = (int)strtol(c + 1, NULL, 10);
             break;
         }
     }

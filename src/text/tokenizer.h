@@ -26,7 +26,8 @@ int64_t nb_tokenizer_id(const nb_tokenizer *t, const char *text, size_t n);
 /* Bytes of one token as they appear in text; special tokens give their content. NULL for an id that has none. */
 const char *nb_tokenizer_bytes(const nb_tokenizer *t, uint32_t id, size_t *n);
 bool nb_tokenizer_is_special(const nb_tokenizer *t, uint32_t id);
-int64_t nb_tokenizer_bos(const nb_tokenizer *t); /* -1: none */
+/* What the configs name; -1: nothing, or a text that is no token. */
+int64_t nb_tokenizer_bos(const nb_tokenizer *t);
 int64_t nb_tokenizer_eos(const nb_tokenizer *t);
 
 typedef struct nb_ids {
