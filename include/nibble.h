@@ -83,6 +83,7 @@ typedef struct nb_llm_options {
     const char *kernels; /* NULL or "auto": the best this machine has; "generic": the plain references */
     nb_arith arith;
     bool act_bf16;      /* round what passes between operators to BF16 */
+    bool quant_bf16;    /* round what the NVFP4 quantiser receives to BF16, as the GPU kernels' input is */
     size_t max_context; /* tokens of prompt and answer; 0: what the model allows, at most 8192 */
     size_t max_rows;    /* tokens computed at once; 0: 512 */
     nb_sink sink;

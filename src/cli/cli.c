@@ -52,6 +52,7 @@ const char nb_cli_model_help[] =
     "  --arith A           exact, bf16, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised linears "
     "are treated\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
+    "  --quant-input D     f32 (default) or bf16: what w4a4's quantiser receives; GPU kernels receive bf16\n"
     "  --kernels K         auto (default), or generic: the plain references\n"
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
     "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
@@ -65,6 +66,7 @@ int nb_cli_model_option(const char *verb, int code, nb_cli_model *m)
     case NB_OPT_MODEL: m->arith = optarg; return NB_EXIT_OK;
     case NB_OPT_MODEL + 1: m->kernels = optarg; return NB_EXIT_OK;
     case NB_OPT_MODEL + 2: m->act_dtype = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 6: m->quant_input = optarg; return NB_EXIT_OK;
     case NB_OPT_MODEL + 3:
         if (!nb_cli_number(optarg, 1, 1024, &v))
             return nb_cli_usage(verb, "--threads takes a number from 1 to 1024, not '%s'", optarg);
@@ -93,10 +95,17 @@ static bool arith_of(const char *name, nb_arith *out)
     return strcmp(name, "auto") == 0;
 }
 
+/* "bf16", or "f32" (the default, NULL). */
+static bool dtype_of(const char *name, bool *bf16)
+{
+    *bf16 = name && strcmp(name, "bf16") == 0;
+    return !name || *bf16 || strcmp(name, "f32") == 0;
+}
+
 int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
                         nb_llm_options *out)
 {
-    const char *arith = m->arith ? m->arith : default_arith, *act = m->act_dtype ? m->act_dtype : "f32";
+    const char *arith = m->arith ? m->arith : default_arith;
     if (!m->format) m->format = "text";
     *out = (nb_llm_options){.threads = m->threads, .kernels = m->kernels, .max_context = m->max_context};
     if (optind >= argc) return nb_cli_usage(verb, "which model? Give its folder");
@@ -106,9 +115,10 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
         return nb_cli_usage(verb, "arithmetic int8 is not in this build; use bf16");
     if (!arith_of(arith, &out->arith))
         return nb_cli_usage(verb, "--arith is exact, bf16, w4a4, w4a4-dynamic or auto, not '%s'", arith);
-    if (strcmp(act, "f32") != 0 && strcmp(act, "bf16") != 0)
-        return nb_cli_usage(verb, "--act-dtype is f32 or bf16, not '%s'", act);
-    out->act_bf16 = strcmp(act, "bf16") == 0;
+    if (!dtype_of(m->act_dtype, &out->act_bf16))
+        return nb_cli_usage(verb, "--act-dtype is f32 or bf16, not '%s'", m->act_dtype);
+    if (!dtype_of(m->quant_input, &out->quant_bf16))
+        return nb_cli_usage(verb, "--quant-input is f32 or bf16, not '%s'", m->quant_input);
     if (strcmp(m->format, "text") != 0 && strcmp(m->format, "json") != 0)
         return nb_cli_usage(verb, "--format is text or json, not '%s'", m->format);
     nb_cli_sink(&out->sink, m->quiet);

@@ -22,7 +22,7 @@ typedef struct nb_cli_model {
     const char *dir;
     const char *arith; /* NULL: the verb's default */
     const char *kernels;
-    const char *act_dtype;
+    const char *act_dtype, *quant_input;
     const char *format; /* "text" or "json" */
     size_t threads, max_context;
     bool quiet, help;
@@ -37,7 +37,8 @@ enum { NB_OPT_MODEL = 1000 };
         {"act-dtype", required_argument, NULL, NB_OPT_MODEL + 2},                                            \
         {"threads", required_argument, NULL, NB_OPT_MODEL + 3},                                              \
         {"max-model-len", required_argument, NULL, NB_OPT_MODEL + 4},                                        \
-        {"format", required_argument, NULL, NB_OPT_MODEL + 5}, {"quiet", no_argument, NULL, 'q'},            \
+        {"format", required_argument, NULL, NB_OPT_MODEL + 5},                                               \
+        {"quant-input", required_argument, NULL, NB_OPT_MODEL + 6}, {"quiet", no_argument, NULL, 'q'},       \
     {                                                                                                        \
         "help", no_argument, NULL, 'h'                                                                       \
     }

@@ -122,6 +122,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
                            .kernels = lo->kernels ? lo->kernels : "auto",
                            .arith = lo->arith,
                            .act_bf16 = lo->act_bf16,
+                           .quant_bf16 = lo->quant_bf16,
                            .max_seqs = 1,
                            .max_context = n + k,
                            .max_rows = n};

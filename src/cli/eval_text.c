@@ -17,6 +17,7 @@ nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t
                            .kernels = e->opt->kernels ? e->opt->kernels : "auto",
                            .arith = e->opt->arith,
                            .act_bf16 = e->opt->act_bf16,
+                           .quant_bf16 = e->opt->quant_bf16,
                            .max_seqs = n_seqs,
                            .max_context = max_len,
                            .max_rows = n_seqs * chunk,

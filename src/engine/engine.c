@@ -59,6 +59,7 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
     if ((s = nb_cpu_exec_new(opt->kernels, e->pool, opt->max_rows, &e->x, err))) goto out;
     e->x->arith = opt->arith;
     e->x->act_bf16 = opt->act_bf16;
+    e->x->quant_bf16 = opt->quant_bf16;
     if ((s = nb_model_load(path, e->x, sink, &e->m, err))) goto out;
     int64_t longest;
     if ((s = nb_config_int(&e->m->cfg, "max_position_embeddings", -1, 1, INT32_MAX, &longest, err))) goto out;

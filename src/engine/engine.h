@@ -17,6 +17,7 @@ typedef struct nb_engine_options {
     const char *kernels; /* "auto", "generic", … */
     nb_arith arith;
     bool act_bf16;   /* --act-dtype bf16 */
+    bool quant_bf16; /* --quant-input bf16 */
     size_t max_seqs; /* sequences that can be open at once */
     size_t
         max_context; /* tokens of one sequence; 0: the model's max_position_embeddings, at most context_cap */

@@ -81,6 +81,7 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
                             .kernels = options->kernels ? options->kernels : "auto",
                             .arith = options->arith,
                             .act_bf16 = options->act_bf16,
+                            .quant_bf16 = options->quant_bf16,
                             .max_seqs = 1,
                             .max_context = options->max_context,
                             .max_rows = options->max_rows ? options->max_rows : 512,

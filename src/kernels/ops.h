@@ -26,9 +26,9 @@ typedef struct nb_linear {
     nb_weight *w; /* [n, k]; with blocks > 1 the diagonal blocks one after another, each [n / blocks, k] */
     size_t n, k, blocks;
     nb_format format;
-    bool has_input; /* a static activation scale is stored */
-    float input_gs; /* as the kernel's divisor-like gs */
-    int split;      /* nb_split of the architecture's table */
+    bool has_input;                   /* a static activation scale is stored */
+    float input_gs, input_multiplier; /* the scale as the kernel's divisor-like gs, and as a multiplier */
+    int split;                        /* nb_split of the architecture's table */
 } nb_linear;
 
 /* One call: `count` linears that share the input x.
@@ -126,7 +126,8 @@ typedef struct nb_exec {
     nb_pool *pool;
     size_t max_rows;
     nb_arith arith;
-    bool act_bf16; /* round every operator's output to BF16 */
+    bool act_bf16;   /* round every operator's output to BF16 */
+    bool quant_bf16; /* round what the NVFP4 quantiser receives to BF16, the GPU kernels' input type */
     nb_rows rows;
     const nb_kv *kv;
     nb_error err; /* status NB_OK until something fails */

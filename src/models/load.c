@@ -79,6 +79,7 @@ static nb_status load_linear(loader *ld, const nb_arch_tensor *row, int64_t l, i
     out->format = src.format;
     out->has_input = src.has_input;
     out->input_gs = src.input_gs;
+    out->input_multiplier = src.input_multiplier;
     out->split = row->split;
     m->format_bytes[src.format] += m->x->ops->weight_bytes(w);
     progress(ld, src.weight->end - src.weight->begin + (src.scale ? src.scale->end - src.scale->begin : 0));

@@ -33,7 +33,8 @@ typedef struct input_job {
     const uint32_t *pick; /* row r reads src row pick[r] / divide; NULL: row r */
     size_t divide;
     input_kind kind;
-    float gs;
+    bool bf16;            /* the quantiser's input is rounded first */
+    float gs, multiplier; /* the static scale, both ways */
     float *dst, *scale;
 } input_job;
 
@@ -43,15 +44,16 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
     for (size_t r = begin; r < end; r++) {
         const float *s = j->src + (j->pick ? j->pick[r] / j->divide : r) * j->ld;
         float *d = j->dst + r * j->k_pad;
-        float gs = j->gs;
+        float gs = j->gs, multiplier = j->multiplier;
         switch (j->kind) {
         case IN_BF16:
             for (size_t i = 0; i < j->k; i++) d[i] = nb_bf16_round(s[i]);
             break;
-        case IN_DYNAMIC: gs = nb_nvfp4_row_scale(s, j->k); /* fall through */
+        case IN_DYNAMIC: gs = nb_nvfp4_row_scale(s, j->k); multiplier = 1.0f / gs; /* fall through */
         case IN_STATIC:
-            nb_nvfp4_quantise_row(s, j->k, gs, NB_ACT_CUTLASS, true, d);
-            j->scale[r] = 1.0f / gs;
+            for (size_t i = 0; i < j->k; i++) d[i] = j->bf16 ? nb_bf16_round(s[i]) : s[i];
+            nb_nvfp4_quantise_row(d, j->k, gs, NB_ACT_CUTLASS, true, d);
+            j->scale[r] = multiplier;
             break;
         case IN_PLAIN: memcpy(d, s, j->k * sizeof *d); break;
         }
@@ -83,7 +85,9 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
     nb_cpu_exec *c = nb_cpu_of(x);
     input_kind kind = input_of(x, l);
     if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL};
-    input_job j = {src, ld, w->k, w->k_pad, pick, divide, kind, l->input_gs, c->xin, c->xscale};
+    input_job j = {src,    ld,       w->k,          w->k_pad,    pick,
+                   divide, kind,     x->quant_bf16, l->input_gs, l->input_multiplier,
+                   c->xin, c->xscale};
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
     return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL};
 }
@@ -91,7 +95,8 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
 {
     input_kind k = input_of(x, a);
-    return k == input_of(x, b) && (k != IN_STATIC || nb_f32_bits(a->input_gs) == nb_f32_bits(b->input_gs));
+    return k == input_of(x, b) &&
+           (k != IN_STATIC || nb_f32_bits(a->input_multiplier) == nb_f32_bits(b->input_multiplier));
 }
 
 /* Dense: the panels of all linears with the same input are one range of work. */
@@ -218,9 +223,17 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
             if (!rows) continue;
             if (!need_scale(x, w[e])) return;
             if (!fresh && same_input(x, w[e], w[e - c->n_experts])) continue;
-            input_job j = {c->x->f,           c->x->cols,      p->k,
-                           p->k_pad,          cpu->order + r0, c->x_per_slot ? 1 : c->slots,
-                           input_of(x, w[e]), w[e]->input_gs,  dst + r0 * p->k_pad,
+            input_job j = {c->x->f,
+                           c->x->cols,
+                           p->k,
+                           p->k_pad,
+                           cpu->order + r0,
+                           c->x_per_slot ? 1 : c->slots,
+                           input_of(x, w[e]),
+                           x->quant_bf16,
+                           w[e]->input_gs,
+                           w[e]->input_multiplier,
+                           dst + r0 * p->k_pad,
                            cpu->xscale + r0};
             if (j.kind < IN_STATIC)
                 for (size_t r = 0; r < rows; r++) j.scale[r] = 1.0f;
