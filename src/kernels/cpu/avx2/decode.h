@@ -18,6 +18,14 @@
 
 #define NB_INLINE static inline __attribute__((always_inline))
 
+/* In front of a loop whose bounds are constants once everything is inlined: arrays of vectors become registers. Clang needs to
+ * hear "full", not a number, to do so before it splits arrays. */
+#if defined(__clang__)
+#define NB_UNROLL _Pragma("unroll")
+#else
+#define NB_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* 4 k of 16 rows on the way to F32; nb_take turns them into vectors, in most formats with one instruction each. */
 typedef struct nb_quad {
     __m256i w[8];
@@ -36,17 +44,18 @@ NB_INLINE __m256i nb_table(__m128i t)
 /* In each half of the register: the lower 16 bits of its four words, then the upper. */
 NB_INLINE __m256i nb_group(__m256i w)
 {
-    return _mm256_shuffle_epi8(w, nb_table(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
+    return _mm256_shuffle_epi8(w,
+                               nb_table(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)));
 }
 
 /* p: the words of 16 rows, each 8 nibbles. second: k 4..7 in place of 0..3. w[0] = rows 0..7: (k 0, k 2) as BF16, w[1] = (k 1, k 3);
  * w[2], w[3] = rows 8..15. */
 NB_INLINE void nb_open_e2m1(const uint8_t *p, bool second, nb_quad *q)
 {
-    const __m256i high = nb_table(_mm_setr_epi8(0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40,
-                                                -0x40, -0x40, -0x40));
-    const __m256i low = nb_table(_mm_setr_epi8(0x00, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0x00, 0x00, -0x80, -0x40, 0x00,
-                                               0x40, -0x80, -0x40));
+    const __m256i high = nb_table(_mm_setr_epi8(0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41,
+                                                -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
+    const __m256i low = nb_table(_mm_setr_epi8(0x00, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0x00, 0x00,
+                                               -0x80, -0x40, 0x00, 0x40, -0x80, -0x40));
     const __m256i nibble = _mm256_set1_epi8(0x0F);
     /* 16 bits of row r beside 16 bits of row r + 8. Loading two bytes off does the shift, within one cache line. */
     __m256i w = second ? _mm256_blend_epi16(nb_load_i(p + 2), nb_load_i(p + 32), 0xAA)
@@ -66,13 +75,15 @@ NB_INLINE void nb_open_e2m1(const uint8_t *p, bool second, nb_quad *q)
  * further look-ups by the lower nibble correct both bytes. */
 NB_INLINE void nb_open_e4m3(__m256i w, __m256i out[2])
 {
-    const __m256i high = nb_table(_mm_setr_epi8(0x3C, 0x3D, 0x3E, 0x3F, 0x40, 0x41, 0x42, 0x43, -0x44, -0x43, -0x42, -0x41, -0x40,
-                                                -0x3F, -0x3E, -0x3D));
+    const __m256i high = nb_table(_mm_setr_epi8(0x3C, 0x3D, 0x3E, 0x3F, 0x40, 0x41, 0x42, 0x43, -0x44, -0x43,
+                                                -0x42, -0x41, -0x40, -0x3F, -0x3E, -0x3D));
     /* A set top bit in the index makes a look-up give 0: no correction but for eee = 000. */
-    const __m256i normal = nb_table(_mm_setr_epi8(0, -0x80, -0x80, -0x80, -0x80, -0x80, -0x80, -0x80, 0, -0x80, -0x80, -0x80, -0x80,
-                                                  -0x80, -0x80, -0x80));
-    const __m256i fix_high = nb_table(_mm_setr_epi8(0x3C, 0x07, 0x07, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
-    const __m256i fix_low = nb_table(_mm_setr_epi8(0, 0x10, -0x60, -0x10, 0x40, 0x70, 0x20, 0x10, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i normal = nb_table(_mm_setr_epi8(0, -0x80, -0x80, -0x80, -0x80, -0x80, -0x80, -0x80, 0,
+                                                  -0x80, -0x80, -0x80, -0x80, -0x80, -0x80, -0x80));
+    const __m256i fix_high =
+        nb_table(_mm_setr_epi8(0x3C, 0x07, 0x07, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i fix_low =
+        nb_table(_mm_setr_epi8(0, 0x10, -0x60, -0x10, 0x40, 0x70, 0x20, 0x10, 0, 0, 0, 0, 0, 0, 0, 0));
     const __m256i nibble = _mm256_set1_epi8(0x0F);
     w = nb_group(w);
     __m256i upper = _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble), lower = _mm256_and_si256(w, nibble);
@@ -80,7 +91,8 @@ NB_INLINE void nb_open_e4m3(__m256i w, __m256i out[2])
     __m256i h = _mm256_xor_si256(_mm256_shuffle_epi8(high, upper), _mm256_shuffle_epi8(fix_high, fix));
     __m256i l = _mm256_xor_si256(_mm256_slli_epi16(lower, 4), _mm256_shuffle_epi8(fix_low, fix));
     /* 0x7F and 0xFF: with an upper byte of ones, and the lower one 0xF0, the BF16 is NaN. */
-    h = _mm256_or_si256(h, _mm256_cmpeq_epi8(_mm256_or_si256(w, _mm256_set1_epi8(-0x80)), _mm256_set1_epi8(-1)));
+    h = _mm256_or_si256(h,
+                        _mm256_cmpeq_epi8(_mm256_or_si256(w, _mm256_set1_epi8(-0x80)), _mm256_set1_epi8(-1)));
     out[0] = _mm256_unpacklo_epi8(l, h);
     out[1] = _mm256_unpackhi_epi8(l, h);
 }
@@ -97,15 +109,15 @@ NB_INLINE void nb_open(nb_format f, const uint8_t *codes, size_t quad, nb_quad *
         break;
     case NB_FMT_BF16:
     case NB_FMT_F16:
-#pragma GCC unroll 4
-        for (size_t i = 0; i < 4; i++) { /* rows 0..7: words 0 and 1, then rows 8..15 */
+        NB_UNROLL for (size_t i = 0; i < 4; i++)
+        { /* rows 0..7: words 0 and 1, then rows 8..15 */
             __m256i w = nb_load_i(codes + (quad * 2 + i % 2) * 64 + i / 2 * 32);
             q->w[i] = f == NB_FMT_BF16 ? w : _mm256_permute4x64_epi64(nb_group(w), 0xD8);
         }
         break;
     default:
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++) q->w[i] = nb_load_i(codes + (quad * 4 + i % 4) * 64 + i / 4 * 32);
+        NB_UNROLL for (size_t i = 0; i < 8; i++) q->w[i] =
+            nb_load_i(codes + (quad * 4 + i % 4) * 64 + i / 4 * 32);
         break;
     }
 }
@@ -117,36 +129,44 @@ NB_INLINE __m256 nb_take(nb_format f, const nb_quad *q, size_t j, size_t half)
     if (f == NB_FMT_F32) return _mm256_castsi256_ps(q->w[half * 4 + j]);
     __m256i w = q->w[half * 2 + (fp4 ? j % 2 : j / 2)];
     bool upper = fp4 ? j / 2 : j % 2;
-    if (f == NB_FMT_F16) return _mm256_cvtph_ps(upper ? _mm256_extracti128_si256(w, 1) : _mm256_castsi256_si128(w));
-    return _mm256_castsi256_ps(upper ? _mm256_and_si256(w, _mm256_set1_epi32((int)0xFFFF0000)) : _mm256_slli_epi32(w, 16));
+    if (f == NB_FMT_F16)
+        return _mm256_cvtph_ps(upper ? _mm256_extracti128_si256(w, 1) : _mm256_castsi256_si128(w));
+    return _mm256_castsi256_ps(upper ? _mm256_and_si256(w, _mm256_set1_epi32((int)0xFFFF0000))
+                                     : _mm256_slli_epi32(w, 16));
 }
 
 /* 8 scale bytes that are E4M3 without sign or NaN: moved to where F16 has exponent and mantissa they stand for value * 2^-8. */
 NB_INLINE __m256 nb_plain_e4m3(__m128i bytes)
 {
-    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7)), _mm256_set1_ps(256.0f));
+    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7)),
+                         _mm256_set1_ps(256.0f));
 }
 
 NB_INLINE __m256 nb_e8m0(__m128i bytes)
 {
     __m256i b = _mm256_cvtepu8_epi32(bytes);
     /* 2^-127 and NaN differ from the plain shift in the top bit of the mantissa. */
-    __m256i ends = _mm256_or_si256(_mm256_cmpeq_epi32(b, _mm256_setzero_si256()), _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255)));
-    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(b, 23), _mm256_and_si256(ends, _mm256_set1_epi32(0x00400000))));
+    __m256i ends = _mm256_or_si256(_mm256_cmpeq_epi32(b, _mm256_setzero_si256()),
+                                   _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255)));
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(_mm256_slli_epi32(b, 23), _mm256_and_si256(ends, _mm256_set1_epi32(0x00400000))));
 }
 
-/* The scales of rows 8 * half to 8 * half + 7 for the 16 k of `block`; ones where the format has none. */
-NB_INLINE __m256 nb_scale(nb_format f, const nb_packed *w, const uint8_t *scales, size_t block, size_t half)
+/* The scales of rows 8 * half to 8 * half + 7 for the 16 k of `block`; ones where the format has none. odd (constant, too): NVFP4
+ * bytes may have a sign or be NaN; then they go through the reference's table. */
+NB_INLINE __m256 nb_scale(nb_format f, bool odd, const nb_packed *w, const uint8_t *scales, size_t block,
+                          size_t half)
 {
     __m128i bytes;
     switch (f) {
     case NB_FMT_NVFP4:
         bytes = _mm_loadl_epi64((const __m128i *)(scales + block * NB_PANEL + half * 8));
-        /* A sign or a NaN: by the reference's table. */
-        if (__builtin_expect(w->odd_scales, 0)) return _mm256_i32gather_ps(nb_e4m3_table, _mm256_cvtepu8_epi32(bytes), 4);
-        return nb_plain_e4m3(bytes);
-    case NB_FMT_MXFP4: return nb_e8m0(_mm_loadl_epi64((const __m128i *)(scales + block / 2 * NB_PANEL + half * 8)));
-    case NB_FMT_FP8: return _mm256_loadu_ps((const float *)(scales + block * 16 / w->scale_k * NB_PANEL * 4) + half * 8);
+        return odd ? _mm256_i32gather_ps(nb_e4m3_table, _mm256_cvtepu8_epi32(bytes), 4)
+                   : nb_plain_e4m3(bytes);
+    case NB_FMT_MXFP4:
+        return nb_e8m0(_mm_loadl_epi64((const __m128i *)(scales + block / 2 * NB_PANEL + half * 8)));
+    case NB_FMT_FP8:
+        return _mm256_loadu_ps((const float *)(scales + block * 16 / w->scale_k * NB_PANEL * 4) + half * 8);
     default: return _mm256_set1_ps(1.0f);
     }
 }
