@@ -91,8 +91,9 @@ const nb_rule nb_rules[] = {
      nb_rule_not_data},
     {"NB200", NB_SEVERITY_ERROR, "config.json cannot be read, or names an unknown architecture",
      "Without a config.json nothing can load the model: an error. An architecture that this build has no "
-     "table for is a note: the "
-     "rules that need a table (NB007, parts of NB004 to NB006) are left out, all others run.",
+     "table for is a note: "
+     "NB007 and parts of NB004 to NB006 need a table and are left out, all other rules run.\n"
+     "Remedy: download config.json again. An unknown architecture needs none.",
      nb_rule_config_known},
     {"NB212", NB_SEVERITY_ERROR, "config.json lacks a key that the architecture needs",
      "Configs that llm-compressor or transformers saved again often lack keys of the release (DeepSeek-V4: "

@@ -386,8 +386,8 @@ const nb_module_class *nb_modules_class(const nb_modules *m, const char *name)
 nb_kind nb_module_class_kind(const nb_module_class *c)
 {
     nb_kind best = NB_KIND_NONE;
-    for (int k = 0; k < NB_KIND_COUNT; k++) {
-        if (c->count[k] > c->count[best]) best = (nb_kind)k;
+    for (int k = NB_KIND_OTHER; k < NB_KIND_COUNT; k++) {
+        if (c->count[k] && (best == NB_KIND_NONE || c->count[k] > c->count[best])) best = (nb_kind)k;
     }
     return best;
 }

@@ -67,7 +67,7 @@ void nb_modules_free(nb_modules *m);
 const nb_module *nb_modules_find(const nb_modules *m, const char *name); /* NULL: not there */
 /* The class that a module of this name belongs to, stored or not; NULL: none like it. */
 const nb_module_class *nb_modules_class(const nb_modules *m, const char *name);
-/* The most frequent kind of a class, NB_KIND_NONE when it is empty. */
+/* The most frequent kind of a class; NB_KIND_NONE when none of its modules has one. */
 nb_kind nb_module_class_kind(const nb_module_class *c);
 
 /* The member that a tensor's name ends with; *len is the length of the module's name before it. NB_MEMBER_COUNT: none. */

@@ -191,7 +191,8 @@ static void closing_text(const nb_check_result *r, nb_buf *out)
     if (n) count_text(n, "note", out);
     nb_buf_addf(out, " in %zu tensors of ", r->tensors);
     count_text(r->files, "file", out);
-    nb_buf_addf(out, " (%.1f MB, %s)\n", (double)r->bytes / 1e6,
+    const bool large = r->bytes >= 1000000000;
+    nb_buf_addf(out, " (%.1f %s, %s)\n", (double)r->bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB",
                 r->architecture ? r->architecture : "unknown architecture");
     nb_buf_addf(out, "%zu rules on names, dtypes, shapes and config; `nibble check --rules` lists them\n",
                 nb_rules_count);

@@ -20,6 +20,12 @@ static const nb_effect refused[NB_FAMILY_COUNT] = {
     {NB_EFFECT_REFUSED, "the tensor does not fit the model that config.json describes"},
     {NB_EFFECT_REFUSED, "the tensor does not fit the model that config.json describes"},
 };
+static const nb_effect unbuilt[NB_FAMILY_COUNT] = {
+    {NB_EFFECT_REFUSED, "the model cannot be built from this config"},
+    {NB_EFFECT_REFUSED, "the model cannot be built from this config"},
+    {NB_EFFECT_REFUSED, "the model cannot be built from this config"},
+    {NB_EFFECT_REFUSED, "the model cannot be built from this config"},
+};
 static const nb_effect wild[NB_FAMILY_COUNT] = {
     {NB_EFFECT_UNDEFINED, "the router reads beyond the experts"},
     {NB_EFFECT_UNDEFINED, "the router reads beyond the experts"},
@@ -47,6 +53,8 @@ static bool has_index(const nb_arch_tensor *row, const char *index)
 
 /* Layers that may be named one by one; a config that asks for thousands more than the file has is one finding. */
 #define NAMED_LAYERS 8
+/* Experts of a layer that are named; no model has more, a broken config may say so. */
+#define NAMED_EXPERTS 4096
 
 /* How often each row of the table occurs in each layer of the file. */
 typedef struct census {
@@ -108,7 +116,8 @@ static void name_absent(census *k, size_t finding, const nb_arch_tensor *row, in
         if (like ? !like->member[m] : m != NB_MEMBER_WEIGHT) continue;
         nb_buf_clear(&k->name);
         nb_buf_addf(&k->name, "%s%s", likely, nb_member_suffix((nb_member)m));
-        nb_findings_tensor(k->out, finding, nb_buf_str(&k->name));
+        if (nb_check_absent(c, nb_buf_str(&k->name)))
+            nb_findings_tensor(k->out, finding, nb_buf_str(&k->name));
     }
 }
 
@@ -143,6 +152,13 @@ static size_t add_absent(census *k, const char *message, const nb_arch_tensor *r
     return f;
 }
 
+/* How many experts of this row to name; 1 for a row without. */
+static int64_t named_experts(const census *k, const nb_arch_tensor *row)
+{
+    const int64_t n = nb_arch_experts(&k->c->config, row);
+    return n < NAMED_EXPERTS ? n : NAMED_EXPERTS;
+}
+
 /* A layer of which nothing is there: one finding with all its tensors. */
 static void absent_layer(census *k, int64_t l)
 {
@@ -157,7 +173,7 @@ static void absent_layer(census *k, int64_t l)
     for (size_t r = 0; r < k->arch->n_tensors && !k->out->bad; r++) {
         const nb_arch_tensor *row = &k->arch->tensors[r];
         if (!has_index(row, "{l}") || !needed(k, row, l)) continue;
-        const int64_t experts = has_index(row, "{e}") ? nb_arch_experts(&k->c->config, row) : 1;
+        const int64_t experts = named_experts(k, row);
         for (int64_t e = 0; e < experts; e++) name_absent(k, f, row, l, has_index(row, "{e}") ? e : -1);
     }
     nb_findings_expected(k->out, f, "layers 0 to %lld, as config.json's num_hidden_layers says",
@@ -173,7 +189,7 @@ static void absent_row(census *k, const nb_arch_tensor *row, int64_t l)
                           expert ? "all experts of a layer lack a projection"
                                  : "a tensor that the architecture needs is missing",
                           row, l);
-    const int64_t experts = expert ? nb_arch_experts(&k->c->config, row) : 1;
+    const int64_t experts = named_experts(k, row);
     for (int64_t e = 0; e < experts && !k->out->bad; e++) name_absent(k, f, row, l, expert ? e : -1);
 }
 
@@ -253,7 +269,7 @@ static void report_config(const nb_error *why, size_t from, nb_findings *out)
     nb_findings_file(out, i, "config.json");
     nb_findings_measured(out, i, "%s", why->cause);
     nb_findings_remedy(out, i, false, "%s", why->remedy);
-    nb_findings_effects(out, i, refused);
+    nb_findings_effects(out, i, unbuilt);
 }
 
 static bool dtype_suits(const nb_arch_tensor *row, const nb_tensor_info *t)
@@ -442,6 +458,6 @@ nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err
     nb_findings_measured(out, i, "%s", c->config_error.cause);
     nb_findings_expected(out, i, "the keys of the %s architecture, in either spelling", c->config.arch->name);
     nb_findings_remedy(out, i, false, "%s", c->config_error.remedy);
-    nb_findings_effects(out, i, refused);
+    nb_findings_effects(out, i, unbuilt);
     return NB_OK;
 }

@@ -68,10 +68,11 @@ static size_t joinable(const nb_findings *l, const char *rule, nb_severity sever
 }
 
 /* True when the problem is that `file` is not there, whether said of the shard or of a tensor in it. */
-static bool is_lost_shard(const nb_container *c, const nb_error *e, const char *file)
+static bool is_lost_shard(nb_container *c, const nb_error *e, const char *file)
 {
     if (e->status != NB_ERR_MISSING || !ends_with(file, ".safetensors")) return false;
     char *path = nb_path_join(c->dir, file);
+    if (!path) c->found.bad = true;
     bool lost = path && access(path, F_OK) != 0;
     free(path);
     return lost;

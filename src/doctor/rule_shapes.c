@@ -205,11 +205,16 @@ static void stacked(const nb_check *c, const nb_module *m, nb_findings *out)
     nb_findings_remedy(out, i, false, export_again);
 }
 
-/* True when some block of 1, 16, 32 … 512 rows (or columns) gives so many blocks. */
-static bool blocks_of(uint64_t total, uint64_t blocks)
+static bool in_blocks(uint64_t total, uint64_t block, uint64_t blocks)
 {
-    for (uint64_t b = 1; b <= 512; b = b == 1 ? 16 : 2 * b) {
-        if (total / b + (total % b != 0) == blocks) return true;
+    return total / block + (total % block != 0) == blocks;
+}
+
+/* One scale for each square block of a size in use, or for each such stretch of a row. */
+static bool fits_blocks(uint64_t n, uint64_t k, uint64_t rows, uint64_t cols)
+{
+    for (uint64_t b = 16; b <= 512; b *= 2) {
+        if (in_blocks(k, b, cols) && (rows == n || in_blocks(n, b, rows))) return true;
     }
     return false;
 }
@@ -232,8 +237,7 @@ static void fp8(const nb_check *c, const nb_module *m, nb_findings *out)
     bool fits = s->rank <= 2 && nb_tensor_elements(s) == 1;
     if (s->rank == 1) fits = fits || s->shape[0] == n;
     if (s->rank == 2)
-        fits = fits || (blocks_of(n, s->shape[0]) &&
-                        (blocks_of(k, s->shape[1]) || (s->shape[0] == n && s->shape[1] == 1)));
+        fits = fits || (s->shape[0] == n && s->shape[1] == 1) || fits_blocks(n, k, s->shape[0], s->shape[1]);
     if (fits) return;
     size_t i = add(c, NB_SEVERITY_ERROR, "the scales of an FP8 weight do not fit it", s, out);
     nb_findings_tensor(out, i, w->name);

@@ -1,0 +1,180 @@
+/* A tiny llama in either NVFP4 flavour that a test takes apart before it is checked, and questions about the findings. */
+#ifndef NB_TESTS_DOCTOR_H
+#define NB_TESTS_DOCTOR_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "checkpoint/folder.h"
+#include "doctor/check.h"
+
+/* 2 layers, hidden 32, 2 heads of 16, MLP 64, vocabulary 48. */
+#define LLAMA_CONFIG                                                                                         \
+    "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"        \
+    "\"num_key_value_heads\":2,\"intermediate_size\":64,\"vocab_size\":48,\"tie_word_embeddings\":false}"
+
+typedef struct model {
+    folder_tensor t[160];
+    char names[160][80];
+    size_t n;
+    tempdir dir;
+    nb_check_result r;
+} model;
+
+/* Adds MODULE + SUFFIX. */
+static inline void model_member(model *m, const char *module, const char *suffix, nb_dtype dtype, size_t rank,
+                                uint64_t a, uint64_t b)
+{
+    assert_true(m->n < 160);
+    char *name = m->names[m->n];
+    if (snprintf(name, sizeof m->names[0], "%s%s", module, suffix) >= (int)sizeof m->names[0]) fail();
+    m->t[m->n++] = (folder_tensor){name, dtype, rank, {a, b}, NULL};
+}
+static inline void model_add(model *m, const char *name, nb_dtype dtype, size_t rank, uint64_t a, uint64_t b)
+{
+    model_member(m, name, "", dtype, rank, a, b);
+}
+
+/* One NVFP4 linear of n by k. */
+static inline void model_linear(model *m, bool ct, const char *module, uint64_t n, uint64_t k)
+{
+    model_member(m, module, ct ? ".weight_packed" : ".weight", NB_DT_U8, 2, n, k / 2);
+    model_member(m, module, ".weight_scale", NB_DT_F8_E4M3, 2, n, k / 16);
+    model_member(m, module, ct ? ".weight_global_scale" : ".weight_scale_2", NB_DT_F32, ct, 1, 0);
+    model_member(m, module, ct ? ".input_global_scale" : ".input_scale", NB_DT_F32, ct, 1, 0);
+}
+
+static inline void model_llama(model *m, bool ct)
+{
+    static const struct {
+        const char *name;
+        uint64_t n, k;
+    } linears[] = {{"self_attn.q_proj", 32, 32}, {"self_attn.k_proj", 32, 32}, {"self_attn.v_proj", 32, 32},
+                   {"self_attn.o_proj", 32, 32}, {"mlp.gate_proj", 64, 32},    {"mlp.up_proj", 64, 32},
+                   {"mlp.down_proj", 32, 64}};
+    char name[80];
+    m->n = 0;
+    m->r = (nb_check_result){0};
+    model_add(m, "model.embed_tokens.weight", NB_DT_BF16, 2, 48, 32);
+    model_add(m, "lm_head.weight", NB_DT_BF16, 2, 48, 32);
+    model_add(m, "model.norm.weight", NB_DT_BF16, 1, 32, 0);
+    for (int l = 0; l < 2; l++) {
+        snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
+        model_add(m, name, NB_DT_BF16, 1, 32, 0);
+        snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
+        model_add(m, name, NB_DT_BF16, 1, 32, 0);
+        for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s", l, linears[i].name);
+            model_linear(m, ct, name, linears[i].n, linears[i].k);
+        }
+    }
+}
+
+/* n experts of gate, up and down (16 by 32 and back) in one layer of an architecture that has no table. */
+static inline void model_experts(model *m, bool ct, int n)
+{
+    char name[80];
+    m->n = 0;
+    m->r = (nb_check_result){0};
+    for (int e = 0; e < n; e++) {
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.gate_proj", e);
+        model_linear(m, ct, name, 16, 32);
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.up_proj", e);
+        model_linear(m, ct, name, 16, 32);
+        snprintf(name, sizeof name, "model.layers.0.mlp.experts.%d.down_proj", e);
+        model_linear(m, ct, name, 32, 16);
+    }
+}
+
+static inline folder_tensor *model_find(model *m, const char *name)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        if (strcmp(m->t[i].name, name) == 0) return &m->t[i];
+    }
+    fail_msg("the test's model has no %s", name);
+    return NULL;
+}
+
+static inline void model_remove(model *m, const char *name)
+{
+    *model_find(m, name) = m->t[m->n - 1]; /* names stay where they are */
+    m->n--;
+}
+
+static inline void model_rename(model *m, const char *from, const char *to)
+{
+    folder_tensor *t = model_find(m, from);
+    snprintf((char *)t->name, sizeof m->names[0], "%s", to);
+}
+
+static inline void model_reshape(model *m, const char *name, nb_dtype dtype, size_t rank, uint64_t a,
+                                 uint64_t b)
+{
+    folder_tensor *t = model_find(m, name);
+    *t = (folder_tensor){t->name, dtype, rank, {a, b}, NULL};
+}
+
+/* Checks a folder that is there. */
+static inline void check_folder(model *m, const char *path)
+{
+    nb_error e = {0};
+    nb_check_result_free(&m->r);
+    nb_status s = nb_check_folder(path, NULL, &m->r, &e);
+    if (s != NB_OK) fail_msg("%s", e.cause);
+}
+
+/* Writes the model as one file, with this config.json, and checks it. */
+static inline void model_check(model *m, const char *config)
+{
+    tempdir_make(&m->dir);
+    folder_text(&m->dir, "config.json", config);
+    folder_write(&m->dir, "model.safetensors", m->t, m->n);
+    check_folder(m, m->dir.path);
+}
+
+static inline void model_free(model *m)
+{
+    nb_check_result_free(&m->r);
+    tempdir_remove(&m->dir);
+}
+
+/* The finding of this rule that names the tensor (NULL: any). NULL: none. */
+static inline const nb_finding *found(const model *m, const char *rule, const char *tensor)
+{
+    for (size_t i = 0; i < m->r.findings.count; i++) {
+        const nb_finding *f = &m->r.findings.items[i];
+        if (strcmp(f->rule, rule) != 0) continue;
+        if (!tensor) return f;
+        for (size_t k = 0; k < f->n_tensors; k++) {
+            if (strcmp(f->tensors[k], tensor) == 0) return f;
+        }
+    }
+    return NULL;
+}
+
+/* The finding must be there, with this severity; every field that a report shows must be set. */
+static inline const nb_finding *must_find(const model *m, const char *rule, const char *tensor,
+                                          nb_severity severity)
+{
+    const nb_finding *f = found(m, rule, tensor);
+    if (!f) fail_msg("no finding %s of %s", rule, tensor ? tensor : "anything");
+    assert_int_equal(f->severity, severity);
+    assert_non_null(f->message);
+    assert_non_null(f->remedy);
+    return f;
+}
+
+/* Nothing above a note but what the given rule reports (NULL: nothing at all). */
+static inline void must_be_alone(const model *m, const char *rule)
+{
+    for (size_t i = 0; i < m->r.findings.count; i++) {
+        const nb_finding *f = &m->r.findings.items[i];
+        if (f->severity == NB_SEVERITY_NOTE || (rule && strcmp(f->rule, rule) == 0)) continue;
+        fail_msg("false alarm: %s %s: %s", f->rule, f->n_tensors ? f->tensors[0] : "", f->message);
+    }
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* NB007, NB200, NB212: the tensors against the architecture's table, and whether there is one. */
+#include "doctor.h"
+
+static model m;
+
+static void an_absent_tensor_is_named(void **state)
+{
+    model_llama(&m, true);
+    model_remove(&m, "model.layers.1.post_attention_layernorm.weight");
+    model_remove(&m, "model.norm.weight");
+    model_check(&m, LLAMA_CONFIG);
+    must_find(&m, "NB007", "model.layers.1.post_attention_layernorm.weight", NB_SEVERITY_ERROR);
+    must_find(&m, "NB007", "model.norm.weight", NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 2);
+    model_free(&m);
+}
+
+static void an_absent_linear_is_named_with_all_its_members(void **state)
+{
+    model_llama(&m, false);
+    model_remove(&m, "model.layers.1.self_attn.v_proj.weight");
+    model_remove(&m, "model.layers.1.self_attn.v_proj.weight_scale");
+    model_remove(&m, "model.layers.1.self_attn.v_proj.weight_scale_2");
+    model_check(&m, LLAMA_CONFIG); /* a lone input scale is no linear */
+    const nb_finding *f = must_find(&m, "NB007", "model.layers.1.self_attn.v_proj.weight", NB_SEVERITY_ERROR);
+    must_find(&m, "NB007", "model.layers.1.self_attn.v_proj.weight_scale_2", NB_SEVERITY_ERROR);
+    assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_UNDEFINED);
+    assert_string_equal(f->expected, "num_key_value_heads*head_dim,hidden_size = [32, 32]");
+    must_be_alone(&m, "NB007");
+    model_free(&m);
+}
+
+static void an_absent_layer_is_one_finding(void **state)
+{
+    model_llama(&m, true);
+    for (size_t i = 0; i < m.n;) {
+        if (strstr(m.t[i].name, "layers.1."))
+            model_remove(&m, m.t[i].name);
+        else
+            i++;
+    }
+    model_check(&m, LLAMA_CONFIG);
+    const nb_finding *f =
+        must_find(&m, "NB007", "model.layers.1.mlp.down_proj.weight_packed", NB_SEVERITY_ERROR);
+    assert_int_equal(f->n_tensors, 2 + 7 * 4); /* norms, and four members of each linear */
+    assert_int_equal(m.r.findings.count, 1);
+    model_free(&m);
+}
+
+static void thousands_of_absent_layers_are_not_named(void **state)
+{
+    model_llama(&m, true);
+    model_check(
+        &m,
+        "{\"model_type\":\"llama\",\"num_hidden_layers\":9000,\"hidden_size\":32,\"num_attention_heads\":2,"
+        "\"intermediate_size\":64,\"vocab_size\":48}");
+    assert_int_equal(m.r.findings.count, 9); /* eight layers, and the rest */
+    must_be_alone(&m, "NB007");
+    model_free(&m);
+}
+
+static void a_shape_that_contradicts_the_config(void **state)
+{
+    model_llama(&m, true);
+    model_check(
+        &m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
+            "\"intermediate_size\":96,\"vocab_size\":48}");
+    const nb_finding *f =
+        must_find(&m, "NB007", "model.layers.0.mlp.gate_proj.weight_packed", NB_SEVERITY_ERROR);
+    assert_string_equal(f->measured, "[64, 32]"); /* of the linear, not of the packed codes */
+    assert_string_equal(f->expected, "intermediate_size,hidden_size = [96, 32]");
+    assert_int_equal(f->n_tensors, 2); /* both layers */
+    must_find(&m, "NB007", "model.layers.1.mlp.down_proj.weight_packed", NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 3); /* gate, up, down */
+    assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_REFUSED);
+    model_free(&m);
+}
+
+static void a_norm_of_integers(void **state)
+{
+    model_llama(&m, true);
+    model_reshape(&m, "model.norm.weight", NB_DT_I32, 1, 32, 0);
+    model_check(&m, LLAMA_CONFIG);
+    assert_string_equal(must_find(&m, "NB007", "model.norm.weight", NB_SEVERITY_ERROR)->measured, "I32");
+    model_free(&m);
+}
+
+static void an_unknown_architecture_is_one_note_and_the_rest_runs(void **state)
+{
+    model_llama(&m, true);
+    model_remove(&m, "model.norm.weight");
+    model_remove(&m, "model.layers.0.mlp.up_proj.weight_scale");
+    model_check(&m, "{\"model_type\":\"nobody_has_this\"}");
+    must_find(&m, "NB200", NULL, NB_SEVERITY_NOTE);
+    must_find(&m, "NB003", "model.layers.0.mlp.up_proj.weight_scale", NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 2);
+    assert_null(m.r.architecture);
+    model_free(&m);
+}
+
+static void a_config_without_a_key_or_no_config(void **state)
+{
+    model_llama(&m, true);
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32}");
+    assert_non_null(strstr(must_find(&m, "NB212", NULL, NB_SEVERITY_ERROR)->measured, "vocab_size"));
+    assert_int_equal(m.r.findings.count, 1);
+    model_free(&m);
+    model_llama(&m, true);
+    model_check(&m, "{\"model_type\":");
+    assert_string_equal(must_find(&m, "NB200", NULL, NB_SEVERITY_ERROR)->file, "config.json");
+    assert_int_equal(m.r.findings.count, 1);
+    unlink(tempdir_path(&m.dir, "config.json"));
+    check_folder(&m, m.dir.path);
+    must_find(&m, "NB200", NULL, NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 1);
+    model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_absent_tensor_is_named),
+        cmocka_unit_test(an_absent_linear_is_named_with_all_its_members),
+        cmocka_unit_test(an_absent_layer_is_one_finding),
+        cmocka_unit_test(thousands_of_absent_layers_are_not_named),
+        cmocka_unit_test(a_shape_that_contradicts_the_config),
+        cmocka_unit_test(a_norm_of_integers),
+        cmocka_unit_test(an_unknown_architecture_is_one_note_and_the_rest_runs),
+        cmocka_unit_test(a_config_without_a_key_or_no_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
