@@ -83,7 +83,8 @@ nb_status nb_fail_nomem(nb_error *err, const char *what, size_t bytes)
 size_t nb_error_format(const nb_error *err, char *buf, size_t cap)
 {
     char at[40] = "";
-    if (err->offset >= 0) snprintf(at, sizeof at, " at byte %lld", (long long)err->offset);
+    if (err->offset >= 0)
+        snprintf(at, sizeof at, "%sat byte %lld", err->tensor[0] ? " " : "", (long long)err->offset);
     const char *sep1 = err->file[0] ? ": " : "";
     const char *sep2 = err->tensor[0] || at[0] ? ": " : "";
     int n = snprintf(buf, cap, "%s%s%s%s%s%s%s%s", err->file, sep1, err->tensor, at, sep2, err->cause,

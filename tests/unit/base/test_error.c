@@ -65,6 +65,9 @@ static void the_line(void **state)
     assert_string_equal(line, "f: t at byte 3: cause; remedy");
     assert_int_equal(nb_error_format(&e, line, 8), 29); /* the whole line's length */
     assert_string_equal(line, "f: t at");
+    e.tensor[0] = '\0';
+    nb_error_format(&e, line, sizeof line);
+    assert_string_equal(line, "f: at byte 3: cause; remedy");
 }
 
 static void every_status_has_its_name(void **state)
