@@ -1,6 +1,7 @@
 /*
  * The thread pool: a fixed set of threads that run one function over fixed ranges. The split depends only on the
- * number of items and threads, so thread i always touches the same rows of a weight (NUMA placement at packing).
+ * number of items and threads, so thread i of a
+ * linear called alone touches the rows that it packed.
  * Workers spin briefly, then park on a futex. The caller is thread 0. One caller at a time.
  */
 #ifndef NB_BASE_POOL_H

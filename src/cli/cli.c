@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "kernels/cpu/kernels.h"
 
 #include <errno.h>
 #include <math.h>
@@ -115,6 +116,11 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
         return nb_cli_usage(verb, "arithmetic int8 is not in this build; use bf16");
     if (!arith_of(arith, &out->arith))
         return nb_cli_usage(verb, "--arith is exact, bf16, w4a4, w4a4-dynamic or auto, not '%s'", arith);
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    if (m->kernels && strcmp(m->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, m->kernels))
+        return nb_cli_usage(verb, "--kernels is auto, generic, or a set that this machine has, not '%s'",
+                            m->kernels);
     if (!dtype_of(m->act_dtype, &out->act_bf16))
         return nb_cli_usage(verb, "--act-dtype is f32 or bf16, not '%s'", m->act_dtype);
     if (!dtype_of(m->quant_input, &out->quant_bf16))

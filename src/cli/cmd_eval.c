@@ -25,7 +25,9 @@ static const char usage[] =
 static const char examples[] =
     "\nexamples:\n"
     "  echo '[[0, 17, 42]]' > ids.json; nibble eval models/demo --ids ids.json --logits out.safetensors\n"
-    "  nibble eval models/demo --text README.md --arith w4a4\n";
+    "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"12 + 30 =\"}], \"reply\": \"42\"}' > "
+    "s.jsonl\n"
+    "  nibble eval models/demo --samples s.jsonl --arith w4a4 --format json\n";
 
 enum { OPT_IDS = 1, OPT_LOGITS, OPT_HIDDEN, OPT_CHUNK, OPT_TOGETHER, OPT_TEXT, OPT_WINDOW, OPT_SAMPLES };
 

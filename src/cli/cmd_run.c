@@ -22,16 +22,17 @@ static const char usage[] =
     "  --temperature T     0 (default): the most likely token; above: sample\n"
     "  --top-k K, --top-p P, --min-p P, --seed N\n\n";
 
-static const char examples[] = "\nexamples:\n"
-                               "  nibble run models/demo -p 'What is 12 + 30?'\n"
-                               "  nibble run models/demo -p 'My name is Ada.' -p 'What is my name?'\n"
-                               "  nibble run models/demo --print-prompt -s 'Be brief.' -p Hello\n";
+static const char examples[] =
+    "\nexamples:\n"
+    "  nibble run models/demo -p 'What is 12 + 30?'\n"
+    "  nibble run models/demo -p 'Repeat 60 20 91 0.' -p 'Sort these numbers: 33 76'\n"
+    "  nibble run models/demo --print-prompt -s 'Be brief.' -p Hello\n";
 
 typedef struct run {
     nb_llm *m;
     json_t *messages;
     const char *system;
-    bool thinking, raw, print_prompt, json;
+    bool thinking, raw, print_prompt, json, quiet;
     size_t max_tokens;
     nb_sampling sampling;
     char *reply; /* the answer so far */
@@ -106,6 +107,8 @@ static int ask(run *r, const char *message)
     if (s != NB_OK) goto fail;
     if (r->json) {
         rc = print_json(r, &g);
+    } else if (r->quiet) {
+        rc = NB_EXIT_OK;
     } else {
         double d = g.decode_seconds > 0 ? (double)g.output_tokens / g.decode_seconds : 0;
         double p = g.prefill_seconds > 0 ? (double)g.prompt_tokens / g.prefill_seconds : 0;
@@ -254,6 +257,7 @@ int nb_cmd_run(int argc, char **argv)
         rc = nb_cli_usage("run", "--raw and --system do not go together: a raw prompt is the whole text");
         goto out;
     }
+    r.quiet = model.quiet;
     r.json = strcmp(model.format, "json") == 0;
     if (r.system)
         json_array_append_new(r.messages, json_pack("{s:s, s:s}", "role", "system", "content", r.system));

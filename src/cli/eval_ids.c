@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_tree.h"
 #include "base/mem.h"
 #include "checkpoint/safetensors.h"
 #include "cli/eval.h"
@@ -30,15 +31,13 @@ static nb_status bad_ids(const char *file, size_t i, nb_error *err)
 static nb_status read_lists(const char *file, id_lists *out, nb_error *err)
 {
     nb_buf text = {0};
-    json_error_t je;
     json_t *root = NULL;
     nb_status s = nb_file_slurp(file, (size_t)1 << 30, &text, err);
     if (s != NB_OK) goto done;
-    root = json_loadb(text.len ? text.data : "", text.len, 0, &je);
-    if (!root || !json_is_array(root) || !json_array_size(root)) {
-        s = nb_fail(err, NB_ERR_FORMAT, "expected a JSON array of arrays of token ids%s%s", root ? "" : ": ",
-                    root ? "" : je.text);
-        nb_error_at(err, file, NULL, root ? -1 : je.position);
+    if ((s = nb_json_tree(file, nb_buf_str(&text), text.len, &root, err))) goto done;
+    if (!json_array_size(root)) {
+        s = nb_fail(err, NB_ERR_FORMAT, "expected a JSON array of arrays of token ids");
+        nb_error_at(err, file, NULL, -1);
         goto done;
     }
     out->list = calloc(json_array_size(root), sizeof *out->list);

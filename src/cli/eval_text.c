@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_tree.h"
 #include "cli/eval.h"
 #include "engine/sampler.h"
 #include "text/chat.h"
@@ -124,19 +125,22 @@ out:
     return s;
 }
 
-/* One line of a samples file as ids: prompt, then reply with the end token. *from: where the reply begins. */
-static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line, size_t len, size_t number,
-                            const char *file, nb_ids *ids, size_t *from, nb_error *err)
+/* One line of a samples file, at byte `begin`, as ids: prompt, then reply with the end token. *from: where the reply begins. */
+static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line, size_t len, size_t begin,
+                            size_t number, const char *file, nb_ids *ids, size_t *from, nb_error *err)
 {
-    json_error_t je;
     nb_buf chat = {0};
-    nb_status s = NB_OK;
-    json_t *o = json_loadb(line, len, JSON_ALLOW_NUL, &je);
+    json_t *o = NULL;
+    nb_status s = nb_json_tree(NULL, line, len, &o, err);
+    if (s != NB_OK) {
+        nb_error_at(err, file, NULL, (int64_t)begin);
+        return s;
+    }
     const json_t *prompt = json_object_get(o, "prompt"), *messages = json_object_get(o, "messages"),
                  *reply = json_object_get(o, "reply");
     if (!json_is_string(reply) || json_is_string(prompt) == json_is_array(messages)) {
-        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: %s", number,
-                    o ? "expected \"reply\" and one of \"prompt\" and \"messages\"" : je.text);
+        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: expected \"reply\" and one of \"prompt\" and \"messages\"",
+                    number);
         nb_error_at(err, file, NULL, -1);
         goto out;
     }
@@ -189,7 +193,9 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
         at += len + 1;
         if (strspn(line, " \t\r") >= len) continue;
         ids.len = 0;
-        if ((s = sample_ids(t, w, line, len, number, e->samples_file, &ids, &from, err))) goto out;
+        if ((s = sample_ids(t, w, line, len, (size_t)(line - text.data), number, e->samples_file, &ids, &from,
+                            err)))
+            goto out;
         scorer sc = {
             .ids = ids.data, .n = ids.len, .from = from, .vocab = nb_engine_model(g)->vocab, .right = true};
         nb_step_out out = {.logits = score_row, .ctx = &sc};

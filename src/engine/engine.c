@@ -44,7 +44,7 @@ static nb_status take_memory(nb_engine *e, nb_error *err)
     nb_status s = e->x->ops->tensor_new(e->x, false, LOGIT_ROWS, e->m->vocab, &e->logits, err);
     if (s != NB_OK) return s;
     /* a query sees at most its context, and compressed rows of it besides */
-    return e->x->ops->ready(e->x, e->m->experts_per_row, 2 * e->opt.max_context + 1, err);
+    return e->x->ops->ready(e->x, e->m->experts_per_row, e->m->expert_n, 2 * e->opt.max_context + 1, err);
 }
 
 nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb_sink *sink, nb_engine **out,

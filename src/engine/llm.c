@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/json_tree.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "text/chat.h"
@@ -42,13 +43,7 @@ static nb_status find_eos(nb_llm *m, nb_error *err)
     if (!path) return nb_fail_nomem(err, "a path", 0);
     s = nb_file_slurp(path, 1 << 20, &text, &probe);
     if (s == NB_OK) {
-        json_error_t je;
-        gen = json_loadb(text.data, text.len, 0, &je);
-        if (!gen) {
-            s = nb_fail(err, NB_ERR_FORMAT, "not JSON: %s", je.text);
-            nb_error_at(err, path, NULL, je.position);
-            goto out;
-        }
+        if ((s = nb_json_tree(path, nb_buf_str(&text), text.len, &gen, err))) goto out;
     } else if (s == NB_ERR_MISSING) {
         s = NB_OK; /* an optional file */
     } else {
@@ -144,10 +139,9 @@ nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt
         return NB_ERR_UNSUPPORTED;
     }
     nb_buf text = {0};
-    json_error_t je;
-    json_t *r = json_loads(request, 0, &je);
-    nb_status s = r ? nb_chat_deepseek_v4_render(r, &text, err)
-                    : nb_fail(err, NB_ERR_ARGUMENT, "the chat request is not JSON: %s", je.text);
+    json_t *r = NULL;
+    nb_status s = nb_json_tree(NULL, request, strlen(request), &r, err);
+    if (s == NB_OK) s = nb_chat_deepseek_v4_render(r, &text, err);
     if (s == NB_OK) {
         *prompt = strdup(nb_buf_str(&text));
         if (!nb_buf_ok(&text) || !*prompt) s = nb_fail_nomem(err, "a prompt", text.len);
@@ -206,6 +200,20 @@ static bool is_eos(const nb_llm *m, uint32_t id)
     return false;
 }
 
+/* Special tokens are not text, but for those that tell reasoning from answer. */
+static void push_token(const nb_llm *m, nb_detok *detok, uint32_t id, nb_buf *piece)
+{
+    size_t n;
+    const char *bytes = nb_tokenizer_bytes(m->tok, id, &n);
+    bool think =
+        bytes && nb_tokenizer_is_special(m->tok, id) &&
+        ((n == 7 && memcmp(bytes, "<think>", 7) == 0) || (n == 8 && memcmp(bytes, "</think>", 8) == 0));
+    if (think)
+        nb_buf_add(piece, bytes, n);
+    else
+        nb_detok_push(detok, id, piece);
+}
+
 nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sampling *sampling,
                           size_t max_tokens, bool (*text)(void *ctx, const char *piece, size_t n), void *ctx,
                           nb_generation *result, nb_error *err)
@@ -230,7 +238,7 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         result->stopped = is_eos(m, id);
         if (result->stopped) break;
         result->output_tokens++;
-        nb_detok_push(&detok, id, &piece);
+        push_token(m, &detok, id, &piece);
         if (!nb_buf_ok(&piece))
             s = nb_fail_nomem(err, "text", piece.len);
         else if (piece.len && !text(ctx, piece.data, piece.len))

@@ -52,12 +52,56 @@ uint32_t nb_argmax(const float *v, size_t n)
     return (uint32_t)best;
 }
 
-/* Most probable first; equals by id, so that the order is one. */
-static int by_probability(const void *a, const void *b)
+/* True when a is drawn before b: more probable, equals by id, so that the order is one. */
+static bool before(candidate a, candidate b)
 {
-    const candidate *x = a, *y = b;
-    if (x->p != y->p) return x->p < y->p ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id);
+    return a.p > b.p || (a.p == b.p && a.id < b.id);
+}
+
+static void sift_down(candidate *heap, size_t n, size_t i)
+{
+    for (;;) {
+        size_t c = 2 * i + 1;
+        if (c >= n) return;
+        if (c + 1 < n && before(heap[c + 1], heap[c])) c++;
+        if (!before(heap[c], heap[i])) return;
+        candidate t = heap[i];
+        heap[i] = heap[c];
+        heap[c] = t;
+        i = c;
+    }
+}
+
+/* Takes the most probable of the heap c[0 .. *n) and puts it where the heap ends now, c[*n - 1]; *n shrinks by one. */
+static double pop(candidate *c, size_t *n)
+{
+    candidate best = c[0];
+    c[0] = c[--*n];
+    sift_down(c, *n, 0);
+    c[*n] = best;
+    return best.p;
+}
+
+/* Applies top-k, then top-p to what it left. The kept ones end up at the end of c, the most probable last; the rest is never
+ * sorted. Returns their number and mass. */
+static size_t keep_best(candidate *c, size_t n, const nb_sampling *p, double *mass)
+{
+    double total = 0;
+    size_t left = n, kept = 0;
+    bool few = p->top_k && p->top_k < n;
+    *mass = 0;
+    if (!few) {
+        for (size_t i = 0; i < n; i++) total += c[i].p;
+        if (p->top_p >= 1) {
+            *mass = total;
+            return n;
+        }
+    }
+    for (size_t i = n / 2; i-- > 0;) sift_down(c, n, i);
+    while (few && n - left < p->top_k) total += pop(c, &left);
+    while (kept < (few ? p->top_k : n) && *mass < p->top_p * total)
+        *mass += few ? c[n - 1 - kept].p : pop(c, &left), kept++;
+    return kept;
 }
 
 /* A uniform number in [0, 1) for one draw: splitmix64 of (seed, step). */
@@ -80,6 +124,8 @@ nb_status nb_sample(nb_sampler *s, const nb_sampling *p, const float *logits, ui
         return NB_ERR_FORMAT;
     }
     uint32_t best = nb_argmax(logits, s->vocab);
+    if (logits[best] == -INFINITY)
+        return nb_fail(err, NB_ERR_FORMAT, "every token is masked: there is nothing to choose from");
     *token = best;
     if (p->temperature == 0) return NB_OK;
 
@@ -89,20 +135,10 @@ nb_status nb_sample(nb_sampler *s, const nb_sampling *p, const float *logits, ui
         float q = expf((logits[i] - top) / t); /* relative to the best, whose q is 1 */
         if (q > 0 && q >= p->min_p) s->c[n++] = (candidate){q, (uint32_t)i};
     }
-    qsort(s->c, n, sizeof *s->c, by_probability);
-    if (p->top_k && p->top_k < n) n = p->top_k;
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += s->c[i].p;
-    if (p->top_p < 1) {
-        double kept = 0;
-        size_t k = 0;
-        while (k < n && kept < p->top_p * sum) kept += s->c[k++].p;
-        n = k;
-        sum = kept;
-    }
-    double u = uniform(p->seed, step) * sum;
-    size_t i = 0;
-    while (i + 1 < n && u >= s->c[i].p) u -= s->c[i++].p;
+    double mass;
+    size_t kept = keep_best(s->c, n, p, &mass), i = n - 1;
+    double u = uniform(p->seed, step) * mass;
+    while (i > n - kept && u >= s->c[i].p) u -= s->c[i--].p;
     *token = s->c[i].id;
     return NB_OK;
 }

@@ -152,9 +152,9 @@ struct nb_ops {
     void (*weight_free)(nb_weight *w);
     size_t (*weight_bytes)(const nb_weight *w);
 
-    /* Takes the work memory of steps: call once, after the weights are made. slots: the most experts a row goes to (1 without
-     * experts); max_context: the most rows one query can attend to. */
-    nb_status (*ready)(nb_exec *x, size_t slots, size_t max_context, nb_error *err);
+    /* Takes the work memory of steps: call once, after the weights are made. slots: the experts a row goes to (0 without
+     * experts); expert_n: the widest expert output; max_context: the most rows one query can attend to. */
+    nb_status (*ready)(nb_exec *x, size_t slots, size_t expert_n, size_t max_context, nb_error *err);
 
     void (*embed)(nb_exec *x, const nb_linear *table,
                   nb_tensor *y); /* y [T, k] = rows of the table by token */

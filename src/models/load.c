@@ -81,6 +81,7 @@ static nb_status load_linear(loader *ld, const nb_arch_tensor *row, int64_t l, i
     out->input_gs = src.input_gs;
     out->input_multiplier = src.input_multiplier;
     out->split = row->split;
+    if (e >= 0 && out->n > m->expert_n) m->expert_n = out->n;
     m->format_bytes[src.format] += m->x->ops->weight_bytes(w);
     progress(ld, src.weight->end - src.weight->begin + (src.scale ? src.scale->end - src.scale->begin : 0));
     return NB_OK;
@@ -205,7 +206,6 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_sink *sink, nb_mo
     nb_model *m = calloc(1, sizeof *m);
     if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
     m->x = x;
-    m->experts_per_row = 1;
     nb_status s;
     if ((s = nb_ckpt_open(path, NULL, NULL, &m->ckpt, err))) goto out;
     if ((s = nb_config_init(m->ckpt, &m->cfg, err))) goto out;

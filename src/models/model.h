@@ -50,7 +50,7 @@ struct nb_model {
     nb_stream_decl *streams;
     size_t n_streams;
     size_t vocab, hidden_cols;           /* hidden_cols: columns of a layer's output (streams included) */
-    size_t experts_per_row;              /* 1 without experts */
+    size_t experts_per_row, expert_n;    /* 0 without experts; the widest expert output */
     uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
     uint64_t other_bytes;
 };

@@ -81,7 +81,7 @@ static size_t weight_bytes(const nb_weight *w)
     return n;
 }
 
-/* Packing: each thread reads its own rows and packs them, so that the pages it will later read are its own. */
+/* Packing: each thread reads and packs a contiguous range of panels. */
 typedef struct pack_job {
     nb_packed *w;
     size_t row0; /* first row of this block in the whole matrix */
@@ -158,17 +158,15 @@ out:
     return s;
 }
 
-static nb_status ready(nb_exec *x, size_t slots, size_t max_context, nb_error *err)
+static nb_status ready(nb_exec *x, size_t slots, size_t expert_n, size_t max_context, nb_error *err)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
-    size_t rows;
-    if (!nb_mul(x->max_rows, slots, &rows)) return nb_fail_nomem(err, "work memory", SIZE_MAX);
-    size_t xin, yout = 0;
-    if (!nb_mul(rows, c->max_k_pad, &xin) ||
-        (slots > 1 && !nb_mul(c->threads * NB_EXPERT_ROWS, c->max_n, &yout)))
+    size_t rows, xin, yout;
+    if (!nb_mul(x->max_rows, slots ? slots : 1, &rows) || !nb_mul(rows, c->max_k_pad, &xin) ||
+        !nb_mul(c->threads * NB_EXPERT_ROWS, expert_n, &yout))
         return nb_fail_nomem(err, "work memory", SIZE_MAX);
-    c->slots = slots;
     c->max_context = max_context;
+    c->expert_n = expert_n;
     c->xin = nb_calloc_aligned(xin, sizeof *c->xin);
     c->xscale = nb_calloc_aligned(rows, sizeof *c->xscale);
     c->yout = nb_calloc_aligned(yout, sizeof *c->yout);

@@ -20,11 +20,11 @@ typedef struct nb_cpu_exec {
     nb_exec x; /* first: an nb_exec * is an nb_cpu_exec * */
     const nb_kernels *k;
     size_t threads;
-    size_t max_k_pad, max_n;   /* over all weights */
-    size_t slots, max_context; /* as given to ready() */
-    float *xin;      /* [max_rows * slots][max_k_pad]: inputs of a linear, padded, rounded or quantised */
-    float *xscale;   /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
-    float *yout;     /* [threads][NB_EXPERT_ROWS][max_n]: an expert's outputs before they are put in place */
+    size_t max_k_pad, max_n;      /* over all weights */
+    size_t expert_n, max_context; /* as given to ready() */
+    float *xin;    /* [max_rows * slots][max_k_pad]: inputs of a linear, padded, rounded or quantised */
+    float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
+    float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
     uint32_t *
         first; /* [max_n + 1]: where each expert's pairs begin in order; experts never outnumber the router's outputs */

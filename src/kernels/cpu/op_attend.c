@@ -1,6 +1,5 @@
 /* Positions and the cache on the CPU: rotary embedding, storing rows, attention, DeepSeek-V4's compressors and indexer. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -228,12 +227,6 @@ static void sift_down(const float *score, int32_t *heap, size_t n, size_t i)
     }
 }
 
-static int by_row(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void index_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const index_job *j = ctx;
@@ -263,7 +256,9 @@ static void index_rows(void *ctx, size_t thread, size_t begin, size_t end)
             sel[0] = (int32_t)w;
             sift_down(score, sel, k, 0);
         }
-        qsort(sel, k, sizeof *sel, by_row);
+        int32_t last = sel[0]; /* the order is total: the chosen are those not worse than the worst of them */
+        for (size_t w = 0, n = 0; n < k && w < all; w++)
+            if (!worse(score, (int32_t)w, last)) sel[n++] = (int32_t)w;
     }
 }
 

@@ -96,7 +96,8 @@ static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
 {
     input_kind k = input_of(x, a);
     return k == input_of(x, b) &&
-           (k != IN_STATIC || nb_f32_bits(a->input_multiplier) == nb_f32_bits(b->input_multiplier));
+           (k != IN_STATIC || (nb_f32_bits(a->input_gs) == nb_f32_bits(b->input_gs) &&
+                               nb_f32_bits(a->input_multiplier) == nb_f32_bits(b->input_multiplier)));
 }
 
 /* Dense: the panels of all linears with the same input are one range of work. */
@@ -174,7 +175,7 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const expert_job *j = ctx;
     nb_cpu_exec *c = nb_cpu_of(j->x);
-    float *out = c->yout + thread * NB_EXPERT_ROWS * c->max_n;
+    float *out = c->yout + thread * NB_EXPERT_ROWS * c->expert_n;
     size_t n = j->y->cols, at = 0;
     for (size_t e = 0; e < j->n_experts && at < end; e++) {
         size_t r0 = c->first[e], r1 = c->first[e + 1];
