@@ -73,10 +73,8 @@ static float max_or_nan(const float *x, size_t n, float start)
 {
     __m256 m = _mm256_set1_ps(start), nan = _mm256_cmp_ps(m, m, _CMP_UNORD_Q);
     for (size_t i = 0; i < n; i += 8) {
-        __m256 v = m;
-        v = n - i >= 8
-                ? _mm256_loadu_ps(x + i)
-                : _mm256_blendv_ps(v, nb_load_first(x + i, n - i), _mm256_castsi256_ps(nb_lane_mask(n - i)));
+        __m256i mask = nb_lane_mask(n - i < 8 ? n - i : 8);
+        __m256 v = _mm256_blendv_ps(m, _mm256_maskload_ps(x + i, mask), _mm256_castsi256_ps(mask));
         nan = _mm256_or_ps(nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
         m = _mm256_max_ps(m, v);
     }
@@ -88,6 +86,7 @@ static float max_or_nan(const float *x, size_t n, float start)
 
 void nb_avx2_softmax(float *x, size_t n, const float *sink)
 {
+    if (n == 0) return; /* x may be NULL */
     float max = max_or_nan(x, n, sink ? *sink : -INFINITY);
     if (max == -INFINITY) {
         memset(x, 0, n * sizeof *x);

@@ -109,15 +109,15 @@ NB_INLINE void nb_open(nb_format f, const uint8_t *codes, size_t quad, nb_quad *
         break;
     case NB_FMT_BF16:
     case NB_FMT_F16:
-        NB_UNROLL for (size_t i = 0; i < 4; i++)
-        { /* rows 0..7: words 0 and 1, then rows 8..15 */
+        NB_UNROLL
+        for (size_t i = 0; i < 4; i++) { /* rows 0..7: words 0 and 1, then rows 8..15 */
             __m256i w = nb_load_i(codes + (quad * 2 + i % 2) * 64 + i / 2 * 32);
             q->w[i] = f == NB_FMT_BF16 ? w : _mm256_permute4x64_epi64(nb_group(w), 0xD8);
         }
         break;
     default:
-        NB_UNROLL for (size_t i = 0; i < 8; i++) q->w[i] =
-            nb_load_i(codes + (quad * 4 + i % 4) * 64 + i / 4 * 32);
+        NB_UNROLL
+        for (size_t i = 0; i < 8; i++) q->w[i] = nb_load_i(codes + (quad * 4 + i % 4) * 64 + i / 4 * 32);
         break;
     }
 }

@@ -3,11 +3,11 @@
  * 16 k from zero, and these block sums are folded into the output by one FMA with the block's scale. The paths below only
  * choose what is kept in registers, so one row and many rows give the same bits.
  *
- *   one row:   two panels at once, codes go from memory to the FMA in registers; four independent chains and the next block's
- *              hide the FMA's latency
- *   more rows: a block of two panels is decoded once into 2 KB of scratch and multiplied with up to 48 rows, six at a time.
- *              The activations are copied into groups of six first: the caller's rows may lie a multiple of 4 KB apart, where
- *              a few of them would evict each other from the cache
+ *   up to four rows: codes go through registers to the FMAs of all rows at once; two to four panel halves or rows side by side
+ *                    make the independent chains that hide the FMA's latency
+ *   more rows:       a block of two panels is decoded once into 2 KB of scratch and multiplied with up to 48 rows, six at a
+ *                    time. The activations are copied into groups of six first: the caller's rows may lie a multiple of 4 KB
+ *                    apart, where a few of them would evict each other from the cache
  */
 #include "kernels/cpu/avx2/avx2.h"
 
@@ -65,7 +65,8 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, size_t count, const 
     size_t blocks = w->k_pad / BLOCK, vectors = 2 * count;
     nb_quad ahead[2][QUADS][2];
     __m256 acc[8];
-    NB_UNROLL for (size_t i = 0; i < rows * vectors; i++) acc[i] = _mm256_setzero_ps();
+    NB_UNROLL
+    for (size_t i = 0; i < rows * vectors; i++) acc[i] = _mm256_setzero_ps();
     if (opens_ahead(f))
         for (size_t quad = 0; quad < QUADS; quad++)
             for (size_t i = 0; i < count; i++)
@@ -74,35 +75,42 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, size_t count, const 
         nb_quad(*here)[2] = ahead[b & 1], (*next)[2] = ahead[~b & 1];
         size_t next_block = b + 1 < blocks ? b + 1 : b;
         __m256 sum[8];
-        NB_UNROLL for (size_t i = 0; i < rows * vectors; i++) sum[i] = _mm256_setzero_ps();
-        NB_UNROLL for (size_t quad = 0; quad < QUADS; quad++)
-        {
+        NB_UNROLL
+        for (size_t i = 0; i < rows * vectors; i++) sum[i] = _mm256_setzero_ps();
+        NB_UNROLL
+        for (size_t quad = 0; quad < QUADS; quad++) {
             nb_quad now[2];
             if (!opens_ahead(f)) {
-                NB_UNROLL for (size_t i = 0; i < count; i++)
+                NB_UNROLL
+                for (size_t i = 0; i < count; i++)
                     nb_open(f, codes + i * w->code_bytes, b * QUADS + quad, &now[i]);
             }
             const nb_quad *q = opens_ahead(f) ? here[quad] : now;
-            NB_UNROLL for (size_t j = 0; j < 4; j++)
-            {
-                NB_UNROLL for (size_t i = 0; i < vectors; i++)
-                {
+            NB_UNROLL
+            for (size_t j = 0; j < 4; j++) {
+                NB_UNROLL
+                for (size_t i = 0; i < vectors; i++) {
                     __m256 v = nb_take(f, &q[i / 2], j, i % 2);
-                    NB_UNROLL for (size_t r = 0; r < rows; r++) sum[r * vectors + i] = _mm256_fmadd_ps(
-                        _mm256_broadcast_ss(x + r * ldx + b * BLOCK + quad * 4 + j), v, sum[r * vectors + i]);
+                    NB_UNROLL
+                    for (size_t r = 0; r < rows; r++)
+                        sum[r * vectors + i] =
+                            _mm256_fmadd_ps(_mm256_broadcast_ss(x + r * ldx + b * BLOCK + quad * 4 + j), v,
+                                            sum[r * vectors + i]);
                 }
                 if (opens_ahead(f) && j % 2 == 0 && j / 2 < count)
                     nb_open(f, codes + j / 2 * w->code_bytes, next_block * QUADS + quad, &next[quad][j / 2]);
             }
         }
-        NB_UNROLL for (size_t i = 0; i < vectors; i++)
-        {
+        NB_UNROLL
+        for (size_t i = 0; i < vectors; i++) {
             __m256 s = nb_scale(f, odd, w, scales + i / 2 * w->scale_bytes, b, i % 2);
-            NB_UNROLL for (size_t r = 0; r < rows; r++) acc[r * vectors + i] =
-                _mm256_fmadd_ps(sum[r * vectors + i], s, acc[r * vectors + i]);
+            NB_UNROLL
+            for (size_t r = 0; r < rows; r++)
+                acc[r * vectors + i] = _mm256_fmadd_ps(sum[r * vectors + i], s, acc[r * vectors + i]);
         }
     }
-    NB_UNROLL for (size_t i = 0; i < rows * vectors; i++)
+    NB_UNROLL
+    for (size_t i = 0; i < rows * vectors; i++)
         store_lanes(y + i / vectors * ldy + p * NB_PANEL + i % vectors * 8,
                     _mm256_mul_ps(acc[i], _mm256_set1_ps(scale[i / vectors])), lanes_of(w, p, i % vectors));
 }
@@ -113,11 +121,12 @@ NB_INLINE void decode_block(nb_format f, bool odd, const nb_packed *w, size_t p,
 {
     const uint8_t *codes = w->codes + p * w->code_bytes;
     const uint8_t *scales = w->scale_k ? w->scales + p * w->scale_bytes : codes;
-    NB_UNROLL for (size_t quad = 0; quad < QUADS; quad++)
-    {
+    NB_UNROLL
+    for (size_t quad = 0; quad < QUADS; quad++) {
         nb_quad q;
         nb_open(f, codes, b * QUADS + quad, &q);
-        NB_UNROLL for (size_t i = 0; i < 8; i++)
+        NB_UNROLL
+        for (size_t i = 0; i < 8; i++)
             _mm256_store_ps(tile + (quad * 4 + i / 2) * WIDE + i % 2 * 8, nb_take(f, &q, i / 2, i % 2));
     }
     _mm256_store_ps(scale, nb_scale(f, odd, w, scales, b, 0));
@@ -130,17 +139,20 @@ NB_INLINE void micro(size_t rows, size_t vectors, const float *x, const float *t
                      float *acc)
 {
     __m256 sum[12];
-    NB_UNROLL for (size_t i = 0; i < rows * vectors; i++) sum[i] = _mm256_setzero_ps();
+    NB_UNROLL
+    for (size_t i = 0; i < rows * vectors; i++) sum[i] = _mm256_setzero_ps();
     for (size_t k = 0; k < BLOCK; k++) {
-        NB_UNROLL for (size_t r = 0; r < rows; r++)
-        {
+        NB_UNROLL
+        for (size_t r = 0; r < rows; r++) {
             __m256 v = _mm256_broadcast_ss(x + k * GROUP + r);
-            NB_UNROLL for (size_t i = 0; i < vectors; i++) sum[r * vectors + i] =
-                _mm256_fmadd_ps(v, _mm256_load_ps(tile + k * WIDE + i * 8), sum[r * vectors + i]);
+            NB_UNROLL
+            for (size_t i = 0; i < vectors; i++)
+                sum[r * vectors + i] =
+                    _mm256_fmadd_ps(v, _mm256_load_ps(tile + k * WIDE + i * 8), sum[r * vectors + i]);
         }
     }
-    NB_UNROLL for (size_t i = 0; i < rows * vectors; i++)
-    {
+    NB_UNROLL
+    for (size_t i = 0; i < rows * vectors; i++) {
         float *a = acc + i / vectors * WIDE + i % vectors * 8;
         _mm256_store_ps(a,
                         _mm256_fmadd_ps(sum[i], _mm256_load_ps(scale + i % vectors * 8), _mm256_load_ps(a)));

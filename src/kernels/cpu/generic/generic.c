@@ -30,6 +30,7 @@ static float max_nan(float a, float b)
 
 static void softmax(float *x, size_t n, const float *sink)
 {
+    if (n == 0) return; /* x may be NULL */
     float m = sink ? *sink : -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++) m = max_nan(m, x[i]);
     if (m == -INFINITY) {
