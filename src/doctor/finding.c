@@ -27,12 +27,14 @@ const char *nb_family_name(nb_family f)
 /* The formatted text on the heap, or NULL and a bad list. */
 static char *format(nb_findings *l, const char *fmt, va_list ap)
 {
+    char line[512]; /* most are shorter */
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
-    char *s = n < 0 ? NULL : malloc((size_t)n + 1);
-    if (s) vsnprintf(s, (size_t)n + 1, fmt, again);
+    int n = vsnprintf(line, sizeof line, fmt, again);
     va_end(again);
+    char *s = n < 0 || l->bad ? NULL : malloc((size_t)n + 1);
+    if (s && n < (int)sizeof line) memcpy(s, line, (size_t)n + 1);
+    if (s && n >= (int)sizeof line) vsnprintf(s, (size_t)n + 1, fmt, ap);
     if (!s) l->bad = true;
     return s;
 }
@@ -106,29 +108,32 @@ void nb_findings_bytes(nb_findings *l, size_t i, uint64_t begin, uint64_t end)
 
 void nb_findings_measured(nb_findings *l, size_t i, const char *fmt, ...)
 {
-    if (l->bad) return;
     va_list ap;
     va_start(ap, fmt);
-    replace(&l->items[i].measured, format(l, fmt, ap));
+    char *text = format(l, fmt, ap);
     va_end(ap);
+    if (l->bad) return;
+    replace(&l->items[i].measured, text);
 }
 
 void nb_findings_expected(nb_findings *l, size_t i, const char *fmt, ...)
 {
-    if (l->bad) return;
     va_list ap;
     va_start(ap, fmt);
-    replace(&l->items[i].expected, format(l, fmt, ap));
+    char *text = format(l, fmt, ap);
     va_end(ap);
+    if (l->bad) return;
+    replace(&l->items[i].expected, text);
 }
 
 void nb_findings_remedy(nb_findings *l, size_t i, bool repairable, const char *fmt, ...)
 {
-    if (l->bad) return;
     va_list ap;
     va_start(ap, fmt);
-    replace(&l->items[i].remedy, format(l, fmt, ap));
+    char *text = format(l, fmt, ap);
     va_end(ap);
+    if (l->bad) return;
+    replace(&l->items[i].remedy, text);
     l->items[i].repairable = repairable;
 }
 

@@ -124,6 +124,19 @@ static void findings_are_sorted_and_can_be_left_out(void **state)
     nb_findings_free(&l);
 }
 
+static void texts_of_any_length(void **state)
+{
+    nb_findings l = {0};
+    size_t i = nb_findings_add(&l, "NB001", NB_SEVERITY_ERROR, "%*d", 600, 7);
+    assert_int_equal(strlen(l.items[i].message), 600);
+    assert_int_equal(l.items[i].message[599], '7');
+    nb_findings_measured(&l, i, "first");
+    nb_findings_measured(&l, i, "%s", "second"); /* replaces it */
+    assert_string_equal(l.items[i].measured, "second");
+    assert_false(l.bad);
+    nb_findings_free(&l);
+}
+
 static void every_rule_explains_itself(void **state)
 {
     for (size_t i = 0; i < nb_rules_count; i++) {
@@ -149,6 +162,7 @@ int main(void)
         cmocka_unit_test(text_is_one_paragraph_a_cause),
         cmocka_unit_test(a_clean_folder_says_so),
         cmocka_unit_test(findings_are_sorted_and_can_be_left_out),
+        cmocka_unit_test(texts_of_any_length),
         cmocka_unit_test(every_rule_explains_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
