@@ -72,21 +72,27 @@ static bool first_line(const char *root, const char *group, const char *name, ch
     return ok;
 }
 
+/* The number at *p, moving *p behind it; -1 for anything else ("max"). */
+static long long number(char **p)
+{
+    char *end;
+    long long v = strtoll(*p, &end, 10);
+    if (end == *p) return -1;
+    *p = end;
+    return v;
+}
+
 /* Whole CPUs of one group's directory, 0 without a limit. */
 static size_t quota_of(const char *root, const char *group, bool v2)
 {
-    char text[64];
-    long long quota, period;
-    if (v2) {
-        /* "max 100000" has no number to read and is no limit. */
-        if (!first_line(root, group, "cpu.max", text, sizeof text)) return 0;
-        if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
-    } else {
-        if (!first_line(root, group, "cpu.cfs_quota_us", text, sizeof text)) return 0;
-        if (sscanf(text, "%lld", &quota) != 1) return 0;
+    char text[64], *p = text;
+    if (!first_line(root, group, v2 ? "cpu.max" : "cpu.cfs_quota_us", text, sizeof text)) return 0;
+    long long quota = number(&p);
+    if (!v2) {
+        p = text;
         if (!first_line(root, group, "cpu.cfs_period_us", text, sizeof text)) return 0;
-        if (sscanf(text, "%lld", &period) != 1) return 0;
     }
+    long long period = number(&p);
     if (quota <= 0 || period <= 0) return 0;
     return (size_t)(quota / period + (quota % period != 0));
 }

@@ -39,20 +39,21 @@ const char *nb_format_name(nb_format f);
 
 typedef struct nb_packed {
     nb_format format;
-    size_t n, k; /* as in the checkpoint */
+    size_t n, k;          /* as in the checkpoint */
     size_t panels, k_pad; /* ceil(n/16); k rounded up to 32 */
     size_t scale_k; /* k covered by one scale: 16, 32, 128 or k_pad; 0 when the format has no scale stream */
     size_t code_bytes, scale_bytes; /* of one panel, multiples of 64 and 16 */
-    float multiplier; /* per-tensor global scale as a multiplier; 1 when the format has none */
+    float multiplier;               /* per-tensor global scale as a multiplier; 1 when the format has none */
     bool odd_scales; /* NVFP4: a NaN byte or a sign bit among the block scales; use the reference decoder */
-    uint8_t *codes; /* [panels][code_bytes], 64-byte aligned */
+    uint8_t *codes;  /* [panels][code_bytes], 64-byte aligned */
     uint8_t *scales; /* [panels][scale_bytes], 64-byte aligned; NULL without a scale stream */
-    void *memory; /* what both lie in, owned */
+    void *memory;    /* what both lie in, owned */
 } nb_packed;
 
 /* Sets the sizes and takes the memory (zeroed, not yet touched by the packing threads' pages beyond calloc).
  * scale_k is only looked at for FP8 (0 means k). */
-nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, nb_packed *out, nb_error *err);
+nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, nb_packed *out,
+                          nb_error *err);
 void nb_packed_free(nb_packed *w);
 size_t nb_packed_bytes(const nb_packed *w);
 

@@ -39,7 +39,7 @@ static inline float nb_bf16_round(float f)
     return nb_bf16_decode(nb_bf16_encode(f));
 }
 
-extern const float nb_e2m1_table[16]; /* value of each code; bit 3 is the sign */
+extern const float nb_e2m1_table[16];  /* value of each code; bit 3 is the sign */
 extern const float nb_e4m3_table[256]; /* value of each byte; 0x7F and 0xFF are NaN */
 
 /* F32 -> E2M1 code, nearest even, saturating at 6 (cvt.rn.satfinite.e2m1x2): NaN gives 7, -0 gives 8. */

@@ -13,7 +13,7 @@
 #define NB_NVFP4_RANGE 2688.0f /* 448 * 6 */
 
 typedef enum nb_act_kernel {
-    NB_ACT_CUTLASS, /* vLLM scaled_fp4_quant: a zero scale byte gives codes 0 */
+    NB_ACT_CUTLASS,    /* vLLM scaled_fp4_quant: a zero scale byte gives codes 0 */
     NB_ACT_FLASHINFER, /* the test is amax != 0: under a zero scale byte codes are +-6 */
 } nb_act_kernel;
 
@@ -26,7 +26,8 @@ void nb_nvfp4_quantise_block(const float x[16], float gs, nb_act_kernel kernel, 
 /* Quantises a row of k activations (k % 16 == 0) and writes back code * block scale, WITHOUT the global scale:
  * a product with these and the weights' code * block scale is multiplied by alpha at the end, as the GPU does.
  * Products of two such values are exact in F32. x and out may be the same. */
-void nb_nvfp4_quantise_row(const float *x, size_t k, float gs, nb_act_kernel kernel, bool saturate, float *out);
+void nb_nvfp4_quantise_row(const float *x, size_t k, float gs, nb_act_kernel kernel, bool saturate,
+                           float *out);
 
 /* The divisor-like global scale of one live row (w4a4-dynamic): 2688 / amax, 1 for a row of zeros. */
 float nb_nvfp4_row_scale(const float *x, size_t k);
@@ -38,8 +39,8 @@ float nb_nvfp4_row_scale(const float *x, size_t k);
  * the observer in BF16 when bf16_observer is set. */
 void nb_nvfp4_quantise_modelopt(const float *w, size_t n, size_t k, float shared_amax, uint8_t *codes,
                                 uint8_t *scales, float *global);
-void nb_nvfp4_quantise_ct(const float *w, size_t n, size_t k, float shared_amax, bool bf16_observer, uint8_t *codes,
-                          uint8_t *scales, float *global);
+void nb_nvfp4_quantise_ct(const float *w, size_t n, size_t k, float shared_amax, bool bf16_observer,
+                          uint8_t *codes, uint8_t *scales, float *global);
 
 /* Dequantises: e2m1 * e4m3 * multiplier, rows of k values into out [n][k]. */
 void nb_nvfp4_dequantise(const uint8_t *codes, const uint8_t *scales, float multiplier, size_t n, size_t k,
@@ -51,8 +52,8 @@ void nb_mxfp4_quantise(const float *w, size_t n, size_t k, uint8_t *codes, uint8
 
 /* FP8 E4M3 with F32 scale multipliers: scale[(row / rows_per) * scale_cols + col / cols_per]. Per tensor:
  * rows_per = n, cols_per = k; per channel: 1, k; block: 128, 128. The quantiser computes scale = amax/448. */
-void nb_fp8_dequantise(const uint8_t *w, const float *scale, size_t n, size_t k, size_t rows_per, size_t cols_per,
-                       float *out);
+void nb_fp8_dequantise(const uint8_t *w, const float *scale, size_t n, size_t k, size_t rows_per,
+                       size_t cols_per, float *out);
 void nb_fp8_quantise(const float *w, size_t n, size_t k, size_t rows_per, size_t cols_per, uint8_t *codes,
                      float *scale);
 

@@ -112,7 +112,7 @@ static void check_independence(ops *o, problem *p, const nb_kernels *t)
     p->q = q, p->sinks = sinks, p->heads = heads;
     ops_check(o, same, "attend %s rows %zu dk %zu: heads depend on each other", t->name, p->n_rows, p->dk);
     if (p->n_rows) {
-        p->k[ops_random(o) % (p->n_rows * p->dk)] = NAN;
+        p->k[ops_below(o, p->n_rows * p->dk)] = NAN;
         float *out = run(p, t);
         for (size_t i = 0; i < heads * p->dv; i++) nans &= isnan(out[i]);
         ops_check(o, nans, "attend %s rows %zu dk %zu: NaN key", t->name, p->n_rows, p->dk);
@@ -130,10 +130,10 @@ void ops_check_attend(ops *o)
         for (size_t j = 0; j < COUNT(dims); j++)
             for (int kind = 0; kind < 4; kind++)
                 for (size_t t = 0; t < o->n_tables; t++) {
-                    problem p = {.heads = 1 + ops_random(o) % 3,
+                    problem p = {.heads = 1 + ops_below(o, 3),
                                  .n_rows = rows[i],
                                  .dk = dims[j],
-                                 .dv = dims[ops_random(o) % COUNT(dims)],
+                                 .dv = dims[ops_below(o, COUNT(dims))],
                                  .shared = kind & 1,
                                  .sink = kind & 2};
                     make(o, &p);

@@ -37,6 +37,11 @@ uint64_t ops_random(ops *o)
     return z ^ z >> 31;
 }
 
+size_t ops_below(ops *o, size_t n)
+{
+    return n ? ops_random(o) % n : 0;
+}
+
 double ops_uniform(ops *o)
 {
     return (double)(ops_random(o) >> 11) * 0x1p-53;

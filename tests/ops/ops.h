@@ -41,6 +41,7 @@ void *ops_alloc(size_t bytes);
 
 /* A reproducible stream; normal() has variance 1. */
 uint64_t ops_random(ops *o);
+size_t ops_below(ops *o, size_t n); /* 0 to n - 1; 0 when n is 0 */
 double ops_uniform(ops *o);
 float ops_normal(ops *o);
 

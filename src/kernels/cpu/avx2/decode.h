@@ -166,7 +166,7 @@ NB_INLINE __m256 nb_scale(nb_format f, bool odd, const nb_packed *w, const uint8
     case NB_FMT_MXFP4:
         return nb_e8m0(_mm_loadl_epi64((const __m128i *)(scales + block / 2 * NB_PANEL + half * 8)));
     case NB_FMT_FP8:
-        return _mm256_loadu_ps((const float *)(scales + block * 16 / w->scale_k * NB_PANEL * 4) + half * 8);
+        return _mm256_castsi256_ps(nb_load_i(scales + (block * 16 / w->scale_k * NB_PANEL + half * 8) * 4));
     default: return _mm256_set1_ps(1.0f);
     }
 }

@@ -55,7 +55,7 @@ static void panel(const nb_packed *w, size_t p, const float *x, size_t ldx, size
                   float acc[ROWS][NB_PANEL])
 {
     const uint8_t *codes = w->codes + p * w->code_bytes;
-    const uint8_t *scales = w->scale_k ? w->scales + p * w->scale_bytes : NULL;
+    const uint8_t *scales = w->scale_k ? w->scales + p * w->scale_bytes : codes; /* or never read */
     memset(acc, 0, ROWS * sizeof *acc);
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
         float tile[BLOCK][NB_PANEL], scale[NB_PANEL];
