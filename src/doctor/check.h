@@ -38,6 +38,8 @@ typedef struct nb_effect {
     const char *text; /* NULL: nothing is claimed for this family */
 } nb_effect;
 
+#define NB_FINDING_TEXT 2048 /* a longer text, made of odd names, is cut and ends in "..." */
+
 /* Every string is owned by the list; NULL where nothing can be said. */
 typedef struct nb_finding {
     char rule[8];

@@ -127,9 +127,11 @@ static void findings_are_sorted_and_can_be_left_out(void **state)
 static void texts_of_any_length(void **state)
 {
     nb_findings l = {0};
-    size_t i = nb_findings_add(&l, "NB001", NB_SEVERITY_ERROR, "%*d", 600, 7);
-    assert_int_equal(strlen(l.items[i].message), 600);
-    assert_int_equal(l.items[i].message[599], '7');
+    size_t i = nb_findings_add(&l, "NB001", NB_SEVERITY_ERROR, "%*d", 2047, 7);
+    assert_int_equal(strlen(l.items[i].message), 2047);
+    assert_int_equal(l.items[i].message[2046], '7');
+    i = nb_findings_add(&l, "NB001", NB_SEVERITY_ERROR, "%*d", 2048, 7);
+    assert_string_equal(l.items[i].message + 2043, " ...");
     nb_findings_measured(&l, i, "first");
     nb_findings_measured(&l, i, "%s", "second"); /* replaces it */
     assert_string_equal(l.items[i].measured, "second");
