@@ -83,7 +83,7 @@ const nb_rule nb_rules[] = {
      "must name experts that exist.\n"
      "Remedy: take config.json and tensors from the same revision of the model.",
      nb_rule_arch},
-    {"NB008", NB_SEVERITY_ERROR, "a file is not here",
+    {"NB008", NB_SEVERITY_ERROR, "a file is a Git LFS pointer, empty, or cut",
      "A clone without Git LFS leaves text pointers of 130 bytes in place of the files; a broken download "
      "leaves empty or short "
      "ones.\n"

@@ -159,7 +159,7 @@ static void effects(const nb_finding *f, nb_buf *out)
 static bool group_text(const nb_findings *l, const uint32_t *next, uint32_t first, nb_buf *out)
 {
     const nb_finding *f = &l->items[first];
-    nb_buf_addf(out, "\n%s %s  %s\n", nb_severity_name(f->severity), f->rule, f->message);
+    nb_buf_addf(out, "%s %s  %s\n", nb_severity_name(f->severity), f->rule, f->message);
     if (!group_names(l, next, first, out)) return false;
     group_field(l, next, first, "file", file_of, out);
     if (f->has_bytes && next[first] == UINT32_MAX)
@@ -169,6 +169,7 @@ static bool group_text(const nb_findings *l, const uint32_t *next, uint32_t firs
     group_field(l, next, first, "expected", expected_of, out);
     effects(f, out);
     group_field(l, next, first, "remedy", remedy_of, out);
+    nb_buf_addc(out, '\n');
     return true;
 }
 
@@ -182,7 +183,6 @@ static void closing_text(const nb_check_result *r, nb_buf *out)
     const nb_findings *l = &r->findings;
     const size_t e = nb_findings_of(l, NB_SEVERITY_ERROR), w = nb_findings_of(l, NB_SEVERITY_WARNING),
                  n = nb_findings_of(l, NB_SEVERITY_NOTE);
-    if (l->count) nb_buf_addc(out, '\n');
     if (!e && !w) nb_buf_adds(out, "no fault found");
     if (e) count_text(e, "error", out);
     if (e && w) nb_buf_adds(out, ", ");
@@ -227,6 +227,28 @@ void nb_report_text(const nb_check_result *r, nb_buf *out)
     out->bad = out->bad || !ok;
 }
 
+/* Text in lines of at most 100 columns; its own line ends stay. */
+static void wrapped(const char *text, nb_buf *out)
+{
+    size_t column = 0;
+    for (size_t n; *text; text += n) {
+        n = strcspn(text, " \n");
+        if (column && column + 1 + n > 100) {
+            nb_buf_addc(out, '\n');
+            column = 0;
+        }
+        if (column) nb_buf_addc(out, ' ');
+        nb_buf_add(out, text, n);
+        column += n + (column > 0);
+        if (text[n] == '\n') {
+            nb_buf_addc(out, '\n');
+            column = 0;
+        }
+        n += text[n] != '\0';
+    }
+    nb_buf_addc(out, '\n');
+}
+
 void nb_report_rules(const char *code, bool json, nb_buf *out)
 {
     if (json) nb_buf_adds(out, "{\"rules\":[");
@@ -243,7 +265,8 @@ void nb_report_rules(const char *code, bool json, nb_buf *out)
             nb_buf_addc(out, '}');
         } else {
             nb_buf_addf(out, "%s  %-7s  %s\n", r->code, nb_severity_name(r->severity), r->title);
-            if (code) nb_buf_addf(out, "\n%s\n", r->explain);
+            if (code) nb_buf_addc(out, '\n');
+            if (code) wrapped(r->explain, out);
         }
         any = true;
     }

@@ -123,6 +123,30 @@ static void fp8_scales(void **state)
     }
 }
 
+static void stacked_experts(void **state)
+{
+    static const uint64_t blocks[] = {4, 64, 3, 16};
+    nb_st_writer *w = NULL;
+    for (int rows = 64; rows > 62; rows--) {
+        const uint64_t scales[] = {4, (uint64_t)rows, 3};
+        char zeros[4 * 64 * 3 * 16] = {0};
+        m.r = (nb_check_result){0};
+        tempdir_make(&m.dir);
+        folder_text(&m.dir, "config.json", "{}");
+        folder_require(nb_st_writer_open(tempdir_path(&m.dir, "model.safetensors"), &w, NULL));
+        folder_require(nb_st_writer_declare(w, "l.0.experts.down_proj_blocks", NB_DT_U8, 4, blocks, NULL));
+        folder_require(nb_st_writer_declare(w, "l.0.experts.down_proj_scales", NB_DT_U8, 3, scales, NULL));
+        folder_require(nb_st_writer_begin(w, NULL));
+        folder_require(nb_st_writer_put(w, zeros, sizeof zeros, NULL));
+        folder_require(nb_st_writer_put(w, zeros, (size_t)(4 * rows * 3), NULL));
+        folder_require(nb_st_writer_commit(w, NULL));
+        check_folder(&m, m.dir.path);
+        assert_int_equal(found(&m, "NB004", "l.0.experts.down_proj_scales") != NULL, rows == 63);
+        must_be_alone(&m, "NB004");
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -133,6 +157,7 @@ int main(void)
         cmocka_unit_test(a_global_scale_is_one_number),
         cmocka_unit_test(two_tensors_for_one_part),
         cmocka_unit_test(fp8_scales),
+        cmocka_unit_test(stacked_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,10 @@ static void every_rule_explains_itself(void **state)
         json_t *root = json_loads(nb_buf_str(&b), 0, NULL);
         assert_int_equal(json_array_size(json_object_get(root, "rules")), 1);
         json_decref(root);
+        nb_buf_clear(&b);
+        nb_report_rules(r->code, false, &b);
+        for (const char *line = nb_buf_str(&b); *line; line += strcspn(line, "\n") + 1)
+            assert_true(strcspn(line, "\n") <= 100);
         nb_buf_free(&b);
     }
     assert_null(nb_rule_find("NB999"));
