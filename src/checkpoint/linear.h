@@ -37,6 +37,7 @@ typedef struct nb_linear_src {
     float
         input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
     float input_multiplier; /* the same scale as a multiplier: the one that is stored is kept bit for bit */
+    bool to_bf16; /* false as described; a load policy sets it: use the dequantised rows, rounded to BF16 */
 } nb_linear_src;
 
 /* Describes the linear stored under `module`. n and k (0: not known) are what the architecture expects. A missing member is

@@ -43,8 +43,13 @@ static nb_status take_memory(nb_engine *e, nb_error *err)
         return nb_fail_nomem(err, "step buffers", host * sizeof *e->host);
     nb_status s = e->x->ops->tensor_new(e->x, false, LOGIT_ROWS, e->m->vocab, &e->logits, err);
     if (s != NB_OK) return s;
-    /* a query sees at most its context, and compressed rows of it besides */
-    return e->x->ops->ready(e->x, e->m->experts_per_row, e->m->expert_n, 2 * e->opt.max_context + 1, err);
+    const nb_work w = {.slots = e->m->experts_per_row,
+                       .expert_n = e->m->expert_n,
+                       .n_experts = e->m->n_experts,
+                       .max_k = e->m->max_k,
+                       /* a query sees at most its context, and compressed rows of it besides */
+                       .max_context = 2 * e->opt.max_context + 1};
+    return e->x->ops->ready(e->x, &w, err);
 }
 
 nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb_sink *sink, nb_engine **out,
@@ -60,7 +65,7 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
     e->x->arith = opt->arith;
     e->x->act_bf16 = opt->act_bf16;
     e->x->quant_bf16 = opt->quant_bf16;
-    if ((s = nb_model_load(path, e->x, sink, &e->m, err))) goto out;
+    if ((s = nb_model_load(path, e->x, opt->load, sink, &e->m, err))) goto out;
     int64_t longest;
     if ((s = nb_config_int(&e->m->cfg, "max_position_embeddings", -1, 1, INT32_MAX, &longest, err))) goto out;
     if (!e->opt.max_context) {
@@ -225,12 +230,17 @@ nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, cons
     x->rows = (nb_rows){rows, e->seq, e->pos, e->token};
     x->kv = nb_pages_view(e->pages);
     x->err.status = NB_OK;
+    x->layer = -1;
     e->m->fwd->begin(e->m);
     for (int l = 0; l < e->m->cfg.n_layers && !x->err.status; l++) {
-        e->m->fwd->layer(e->m, l, nb_model_acquire(e->m, l));
+        x->layer = l;
+        const nb_slot *w = nb_model_acquire(e->m, l, &x->err);
+        if (!w) break;
+        e->m->fwd->layer(e->m, l, w);
         nb_model_release(e->m, l);
         if (out && out->hidden && !x->err.status) emit_hidden(e, l, rows, out);
     }
+    x->layer = (int)e->m->cfg.n_layers;
     e->m->fwd->end(e->m);
     if (out && out->logits) emit_logits(e, parts, rows, out);
     if (!x->err.status) return NB_OK;

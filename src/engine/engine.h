@@ -21,8 +21,9 @@ typedef struct nb_engine_options {
     size_t max_seqs; /* sequences that can be open at once */
     size_t
         max_context; /* tokens of one sequence; 0: the model's max_position_embeddings, at most context_cap */
-    size_t context_cap; /* 0: no cap */
-    size_t max_rows;    /* rows of one step */
+    size_t context_cap;          /* 0: no cap */
+    size_t max_rows;             /* rows of one step */
+    const nb_load_options *load; /* NULL: as stored, all layers resident */
 } nb_engine_options;
 
 nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb_sink *sink, nb_engine **out,

@@ -119,23 +119,51 @@ typedef struct nb_rows {
 } nb_rows;
 
 typedef struct nb_ops nb_ops;
+typedef struct nb_exec nb_exec;
+
+/*
+ * What an operator just did, for those who watch a step (calibrate, trace). A linear call is told once per weight, and an expert
+ * call once per expert that had rows; other operators once. Values are read with ops->tensor_read, inside the call only.
+ */
+typedef struct nb_tap {
+    const char *op;          /* the operator's name in nb_ops: "linear", "rmsnorm", "attend" … */
+    int layer;               /* -1 before the first layer, the number of layers after the last */
+    const nb_linear *linear; /* NULL unless a linear */
+    const nb_tensor *in;     /* a linear's input; NULL otherwise */
+    const nb_tensor *out;
+    size_t rows;
+    /* Row i of this tap is row pick[i] of out and row pick[i] / divide of in; pick NULL: row i of both. */
+    const uint32_t *pick;
+    size_t divide;
+} nb_tap;
 
 /* What a forward pass runs with. Made by nb_cpu_exec_new; rows and kv are set by the engine for each step. */
-typedef struct nb_exec {
+struct nb_exec {
     const nb_ops *ops;
     nb_pool *pool;
     size_t max_rows;
     nb_arith arith;
     bool act_bf16;   /* round every operator's output to BF16 */
     bool quant_bf16; /* round what the NVFP4 quantiser receives to BF16, the GPU kernels' input type */
+    int layer;       /* set by the engine while layers run */
     nb_rows rows;
     const nb_kv *kv;
+    void (*tap)(void *ctx, nb_exec *x, const nb_tap *t); /* NULL: nobody watches */
+    void *tap_ctx;
     nb_error err; /* status NB_OK until something fails */
-} nb_exec;
+};
 
 /* Reads rows [row, row + rows) of a matrix in nb_pack_rows's form; called from the packing threads. */
 typedef nb_status (*nb_row_reader)(void *ctx, size_t row, size_t rows, uint8_t *codes, void *scales,
                                    nb_error *err);
+
+/* The largest of everything that steps will ask for. */
+typedef struct nb_work {
+    size_t slots, n_experts,
+        expert_n;       /* experts a row goes to, of how many, the widest output of one; 0 without experts */
+    size_t max_k;       /* input columns of any linear */
+    size_t max_context; /* rows that one query attends to */
+} nb_work;
 
 struct nb_ops {
     const char *name;
@@ -152,9 +180,8 @@ struct nb_ops {
     void (*weight_free)(nb_weight *w);
     size_t (*weight_bytes)(const nb_weight *w);
 
-    /* Takes the work memory of steps: call once, after the weights are made. slots: the experts a row goes to (0 without
-     * experts); expert_n: the widest expert output; max_context: the most rows one query can attend to. */
-    nb_status (*ready)(nb_exec *x, size_t slots, size_t expert_n, size_t max_context, nb_error *err);
+    /* Takes the work memory of steps: call once, before the first. */
+    nb_status (*ready)(nb_exec *x, const nb_work *w, nb_error *err);
 
     void (*embed)(nb_exec *x, const nb_linear *table,
                   nb_tensor *y); /* y [T, k] = rows of the table by token */

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "models/model.h"
+#include "numerics/formats.h"
 
 typedef struct loader {
     nb_model *m;
@@ -48,43 +49,82 @@ static nb_status missing(loader *ld, const nb_arch_tensor *row, const char *like
     return NB_ERR_MISSING;
 }
 
-static nb_status load_linear(loader *ld, const nb_arch_tensor *row, int64_t l, int64_t e, nb_linear *out,
-                             nb_error *err)
+/* A policy's way out of a quantised format: the rows dequantised, as BF16. */
+static nb_status read_rows_bf16(void *ctx, size_t row, size_t rows, uint8_t *codes, void *scales,
+                                nb_error *err)
+{
+    const row_source *s = ctx;
+    size_t n = rows * s->src->k;
+    float *v = malloc(n * sizeof *v);
+    if (!v) return nb_fail_nomem(err, s->src->module, n * sizeof *v);
+    nb_status st = nb_linear_dequantise(s->c, s->src, row, rows, v, err);
+    for (size_t i = 0; st == NB_OK && i < n; i++) {
+        uint16_t h = nb_bf16_encode(v[i]);
+        memcpy(codes + 2 * i, &h, 2);
+    }
+    free(v);
+    return st;
+}
+
+/* What a linear is, without its weight. */
+static nb_status describe_linear(loader *ld, const nb_arch_tensor *row, int64_t l, int64_t e, nb_linear *out,
+                                 nb_linear_src *src, nb_error *err)
 {
     nb_model *m = ld->m;
     char module[256];
     const nb_tensor_info *unused = NULL;
     uint64_t dims[4];
     int64_t blocks = 1;
-    nb_linear_src src;
     nb_status s;
     if (!nb_arch_find(m->ckpt, &m->cfg, row, l, e, module, sizeof module, &unused))
         return missing(ld, row, module, l, err);
     if (nb_config_shape(&m->cfg, row->shape, (int)l, dims, err) != 2)
         return err ? err->status : NB_ERR_FORMAT;
     if (row->blocks && (s = nb_config_int(&m->cfg, row->blocks, (int)l, 1, 1 << 20, &blocks, err))) return s;
-    if ((s = nb_linear_describe(m->ckpt, module, dims[0], dims[1], &src, err))) return s;
-    row_source rs = {m->ckpt, &src};
-    size_t cb = nb_linear_code_bytes(&src, 1), sb = nb_linear_scale_bytes(&src, 1);
-    nb_weight *w;
-    s = m->x->ops->weight_new(m->x, src.format, src.n, src.k, nb_linear_scale_k(&src), src.multiplier,
-                              (size_t)blocks, cb, sb, read_rows, &rs, &w, err);
-    if (s != NB_OK) return s;
-    out->w = w;
-    out->module = strdup(src.module);
-    if (!out->module) return nb_fail_nomem(err, "a module name", sizeof src.module);
-    out->n = src.n;
-    out->k = src.k;
+    if ((s = nb_linear_describe(m->ckpt, module, dims[0], dims[1], src, err))) return s;
+    if (m->load.adjust && (s = m->load.adjust(m->load.ctx, m, row, l, e, src, err))) return s;
+    out->module = strdup(src->module);
+    if (!out->module) return nb_fail_nomem(err, "a module name", sizeof src->module);
+    out->n = src->n;
+    out->k = src->k;
     out->blocks = (size_t)blocks;
-    out->format = src.format;
-    out->has_input = src.has_input;
-    out->input_gs = src.input_gs;
-    out->input_multiplier = src.input_multiplier;
+    out->format = src->to_bf16 ? NB_FMT_BF16 : src->format;
+    out->has_input = src->has_input;
+    out->input_gs = src->input_gs;
+    out->input_multiplier = src->input_multiplier;
     out->split = row->split;
+    if (out->k > m->max_k) m->max_k = out->k;
     if (e >= 0 && out->n > m->expert_n) m->expert_n = out->n;
-    m->format_bytes[src.format] += m->x->ops->weight_bytes(w);
-    progress(ld, src.weight->end - src.weight->begin + (src.scale ? src.scale->end - src.scale->begin : 0));
     return NB_OK;
+}
+
+static nb_status pack_linear(nb_model *m, nb_linear *l, const nb_linear_src *src, nb_error *err)
+{
+    row_source rs = {m->ckpt, src};
+    size_t code_bytes = nb_linear_code_bytes(src, 1), scale_bytes = nb_linear_scale_bytes(src, 1);
+    if (src->to_bf16)
+        return m->x->ops->weight_new(m->x, NB_FMT_BF16, l->n, l->k, 0, 1.0f, l->blocks, 2 * l->k, 0,
+                                     read_rows_bf16, &rs, &l->w, err);
+    return m->x->ops->weight_new(m->x, src->format, l->n, l->k, nb_linear_scale_k(src), src->multiplier,
+                                 l->blocks, code_bytes, scale_bytes, read_rows, &rs, &l->w, err);
+}
+
+/* Packs the linears of one slot and counts their bytes. */
+static nb_status pack_slot(nb_model *m, nb_slot *slot, nb_error *err)
+{
+    for (size_t i = 0; i < slot->n_lin; i++) {
+        nb_status s = pack_linear(m, &slot->lin[i], &slot->src[i], err);
+        if (s != NB_OK) return s;
+    }
+    return NB_OK;
+}
+
+static void drop_slot(nb_model *m, nb_slot *slot)
+{
+    for (size_t i = 0; i < slot->n_lin; i++) {
+        m->x->ops->weight_free(slot->lin[i].w);
+        slot->lin[i].w = NULL;
+    }
 }
 
 static nb_status load_float(loader *ld, const nb_arch_tensor *row, const nb_tensor_info *t,
@@ -168,16 +208,28 @@ static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, n
 
 static nb_status load_slot(loader *ld, const nb_arch_tensor *row, int64_t l, nb_slot *out, nb_error *err)
 {
+    nb_model *m = ld->m;
+    nb_status s;
     if (row->role != NB_ROLE_LINEAR && row->role != NB_ROLE_EMBED && row->role != NB_ROLE_HEAD)
         return load_tensor(ld, row, l, out, err);
-    int64_t experts = nb_arch_experts(&ld->m->cfg, row);
+    size_t experts = (size_t)nb_arch_experts(&m->cfg, row);
     bool indexed = strstr(row->name, "{e}") != NULL;
-    out->lin = calloc((size_t)experts, sizeof *out->lin);
-    if (!out->lin) return nb_fail_nomem(err, "linears", (size_t)experts * sizeof *out->lin);
-    out->n_lin = (size_t)experts;
-    for (int64_t e = 0; e < experts; e++) {
-        nb_status s = load_linear(ld, row, l, indexed ? e : -1, &out->lin[e], err);
-        if (s != NB_OK) return s;
+    out->lin = calloc(experts, sizeof *out->lin);
+    out->src = calloc(experts, sizeof *out->src);
+    if (!out->lin || !out->src)
+        return nb_fail_nomem(err, "linears", experts * (sizeof *out->lin + sizeof *out->src));
+    out->n_lin = experts;
+    if (indexed) m->n_experts = experts;
+    for (size_t e = 0; e < experts; e++)
+        if ((s = describe_linear(ld, row, l, indexed ? (int64_t)e : -1, &out->lin[e], &out->src[e], err)))
+            return s;
+    if (m->load.stream && l >= 0) return NB_OK;
+    if ((s = pack_slot(m, out, err))) return s;
+    for (size_t e = 0; e < experts; e++) {
+        const nb_linear_src *src = &out->src[e];
+        m->format_bytes[out->lin[e].format] += m->x->ops->weight_bytes(out->lin[e].w);
+        progress(ld, src->weight->end - src->weight->begin +
+                         (src->scale ? src->scale->end - src->scale->begin : 0));
     }
     return NB_OK;
 }
@@ -199,13 +251,15 @@ static nb_status load_all(loader *ld, nb_error *err)
     return NB_OK;
 }
 
-nb_status nb_model_load(const char *path, nb_exec *x, const nb_sink *sink, nb_model **out, nb_error *err)
+nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
+                        nb_model **out, nb_error *err)
 {
     nb_error local = {0};
     if (!err) err = &local; /* the status is read back from it */
     nb_model *m = calloc(1, sizeof *m);
     if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
     m->x = x;
+    if (load) m->load = *load;
     nb_status s;
     if ((s = nb_ckpt_open(path, NULL, NULL, &m->ckpt, err))) goto out;
     if ((s = nb_config_init(m->ckpt, &m->cfg, err))) goto out;
@@ -242,11 +296,10 @@ out:
 static void free_slots(nb_model *m, nb_slot *slots, size_t n)
 {
     for (size_t i = 0; slots && i < n; i++) {
-        for (size_t e = 0; e < slots[i].n_lin; e++) {
-            m->x->ops->weight_free(slots[i].lin[e].w);
-            free((void *)slots[i].lin[e].module);
-        }
+        drop_slot(m, &slots[i]);
+        for (size_t e = 0; e < slots[i].n_lin; e++) free((void *)slots[i].lin[e].module);
         free(slots[i].lin);
+        free(slots[i].src);
     }
     free(slots);
 }
@@ -267,13 +320,22 @@ void nb_model_free(nb_model *m)
     free(m);
 }
 
-const nb_slot *nb_model_acquire(nb_model *m, int l)
+const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err)
 {
-    return &m->layers[(size_t)l * m->cfg.arch->n_tensors];
+    size_t n = m->cfg.arch->n_tensors;
+    nb_slot *slots = &m->layers[(size_t)l * n];
+    for (size_t i = 0; m->load.stream && i < n; i++) {
+        if (pack_slot(m, &slots[i], err) == NB_OK) continue;
+        nb_model_release(m, l);
+        return NULL;
+    }
+    return slots;
 }
 
 void nb_model_release(nb_model *m, int l)
 {
+    size_t n = m->cfg.arch->n_tensors;
+    for (size_t i = 0; m->load.stream && i < n; i++) drop_slot(m, &m->layers[(size_t)l * n + i]);
 }
 
 nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_error *err)

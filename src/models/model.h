@@ -14,6 +14,7 @@
 typedef struct nb_slot {
     nb_linear
         *lin; /* LINEAR, EMBED, HEAD: one, or one per expert; NULL otherwise or when absent at this layer */
+    nb_linear_src *src; /* [n_lin] where each is stored and how */
     size_t n_lin;
     nb_tensor *t; /* NORM, PARAM (F32), INDEX (I32) */
 } nb_slot;
@@ -37,6 +38,16 @@ typedef struct nb_forward {
     void (*close)(nb_model *m);                    /* what open took besides m->state; may be NULL */
 } nb_forward;
 
+/* How weights come in. Zero: as stored, all layers kept. */
+typedef struct nb_load_options {
+    /* Only one layer's linears are in memory: acquire reads them, release drops them. Everything small stays. */
+    bool stream;
+    /* May change what a linear is before it is packed (scale policies, what a serving stack makes of it). NULL: nothing. */
+    nb_status (*adjust)(void *ctx, const nb_model *m, const nb_arch_tensor *row, int64_t layer,
+                        int64_t expert, nb_linear_src *src, nb_error *err);
+    void *ctx;
+} nb_load_options;
+
 struct nb_model {
     nb_ckpt *ckpt; /* owned */
     nb_config cfg;
@@ -49,19 +60,22 @@ struct nb_model {
     size_t n_tensors;
     nb_stream_decl *streams;
     size_t n_streams;
-    size_t vocab, hidden_cols;           /* hidden_cols: columns of a layer's output (streams included) */
-    size_t experts_per_row, expert_n;    /* 0 without experts; the widest expert output */
+    size_t vocab, hidden_cols; /* hidden_cols: columns of a layer's output (streams included) */
+    size_t experts_per_row, n_experts, expert_n; /* 0 without experts; the widest output of one */
+    size_t max_k;                                /* input columns of the widest linear */
+    nb_load_options load;
     uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
     uint64_t other_bytes;
 };
 
 /* Opens DIR, finds its architecture and loads every weight into the back end x. Progress and notes go to sink (may be NULL). A
  * missing or misshapen tensor is an error that names it; nothing is ever filled in. */
-nb_status nb_model_load(const char *path, nb_exec *x, const nb_sink *sink, nb_model **out, nb_error *err);
+nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
+                        nb_model **out, nb_error *err);
 void nb_model_free(nb_model *m);
 
-/* The weights of layer l: loaded and kept. (A streaming provider would load here and drop in release.) */
-const nb_slot *nb_model_acquire(nb_model *m, int l);
+/* The weights of layer l, until release. NULL with *err set when they cannot be read (a streaming model; a resident one has them). */
+const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err);
 void nb_model_release(nb_model *m, int l);
 
 /* For open and prepare. */

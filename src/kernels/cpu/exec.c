@@ -28,6 +28,12 @@ void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx)
         nb_pool_run(x->pool, rows, 1, fn, ctx);
 }
 
+void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows)
+{
+    if (x->tap)
+        x->tap(x->tap_ctx, x, &(nb_tap){.op = op, .layer = x->layer, .out = out, .rows = rows, .divide = 1});
+}
+
 static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
 {
     size_t n;
@@ -146,9 +152,7 @@ static nb_status weight_new(nb_exec *x, nb_format format, size_t n, size_t k, si
             s = errs[t].status;
             goto out;
         }
-        if (p->k_pad > cpu->max_k_pad) cpu->max_k_pad = p->k_pad;
     }
-    if (n > cpu->max_n) cpu->max_n = n;
     *out = w;
     w = NULL;
 out:
@@ -158,22 +162,22 @@ out:
     return s;
 }
 
-static nb_status ready(nb_exec *x, size_t slots, size_t expert_n, size_t max_context, nb_error *err)
+static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
-    size_t rows, xin, yout;
-    if (!nb_mul(x->max_rows, slots ? slots : 1, &rows) || !nb_mul(rows, c->max_k_pad, &xin) ||
-        !nb_mul(c->threads * NB_EXPERT_ROWS, expert_n, &yout))
+    size_t rows, xin, yout, k_pad = nb_round_up(w->max_k, NB_K_PAD);
+    if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_mul(rows, k_pad, &xin) ||
+        !nb_mul(c->threads * NB_EXPERT_ROWS, w->expert_n, &yout))
         return nb_fail_nomem(err, "work memory", SIZE_MAX);
-    c->max_context = max_context;
-    c->expert_n = expert_n;
+    c->max_context = w->max_context;
+    c->expert_n = w->expert_n;
     c->xin = nb_calloc_aligned(xin, sizeof *c->xin);
     c->xscale = nb_calloc_aligned(rows, sizeof *c->xscale);
     c->yout = nb_calloc_aligned(yout, sizeof *c->yout);
     c->order = calloc(rows + 1, sizeof *c->order);
-    c->first = calloc(c->max_n + 2, sizeof *c->first);
-    c->scores = nb_calloc_aligned(c->threads * max_context, sizeof *c->scores);
-    c->ptrs = calloc(c->threads * 2 * max_context + 1, sizeof *c->ptrs);
+    c->first = calloc(w->n_experts + 1, sizeof *c->first);
+    c->scores = nb_calloc_aligned(c->threads * w->max_context, sizeof *c->scores);
+    c->ptrs = calloc(c->threads * 2 * w->max_context + 1, sizeof *c->ptrs);
     if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores || !c->ptrs)
         return nb_fail_nomem(err, "work memory", (xin + yout) * sizeof(float));
     return NB_OK;
@@ -206,6 +210,7 @@ static void rmsnorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tenso
     if (x->err.status) return;
     rms_job j = {x, in->f, w ? w->f : NULL, y->f, in->cols, d, eps};
     nb_cpu_rows(x, rows, in->cols, rms_rows, &j);
+    nb_cpu_tell(x, "rmsnorm", y, rows);
 }
 
 typedef struct pair_job {
@@ -231,6 +236,7 @@ static void swiglu(nb_exec *x, const nb_tensor *gate, const nb_tensor *up, size_
     if (x->err.status) return;
     pair_job j = {x, gate->f, up->f, y->f, limit, gate->cols};
     nb_cpu_rows(x, rows, gate->cols * 8, swiglu_rows, &j);
+    nb_cpu_tell(x, "swiglu", y, rows);
 }
 
 static void add_rows(void *ctx, size_t thread, size_t begin, size_t end)
@@ -245,6 +251,7 @@ static void add(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y
     if (x->err.status) return;
     pair_job j = {x, a->f, b->f, y->f, 0, a->cols};
     nb_cpu_rows(x, x->rows.n, a->cols, add_rows, &j);
+    nb_cpu_tell(x, "add", y, x->rows.n);
 }
 
 static void add_periodic(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period)

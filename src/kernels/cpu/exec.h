@@ -20,9 +20,8 @@ typedef struct nb_cpu_exec {
     nb_exec x; /* first: an nb_exec * is an nb_cpu_exec * */
     const nb_kernels *k;
     size_t threads;
-    size_t max_k_pad, max_n;      /* over all weights */
     size_t expert_n, max_context; /* as given to ready() */
-    float *xin;    /* [max_rows * slots][max_k_pad]: inputs of a linear, padded, rounded or quantised */
+    float *xin;    /* [max_rows * slots][padded max_k]: inputs of a linear, padded, rounded or quantised */
     float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
     float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
@@ -44,6 +43,9 @@ void nb_cpu_round(const nb_exec *x, float *y, size_t n);
 
 /* Runs fn over rows [0, rows): inline when the work is small, on the pool otherwise. cost: values touched per row. */
 void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx);
+
+/* Tells the watcher, if there is one, about an operator other than a linear. */
+void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows);
 
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);

@@ -12,14 +12,14 @@
 
 /* One query row's attention over rows that the caller has gathered (paging is not the kernel's business). */
 typedef struct nb_attend_args {
-    const float *q; /* [heads][dk] */
+    const float *q;             /* [heads][dk] */
     const float *const *k_rows; /* n_rows pointers to dk floats, shared by all heads of this call */
     const float *const *v_rows; /* n_rows pointers to dv floats; may be k_rows */
     size_t heads, n_rows, dk, dv;
-    float scale; /* multiplies q.k */
+    float scale;       /* multiplies q.k */
     const float *sink; /* [heads] extra logits without a value, or NULL */
-    float *scores; /* scratch [n_rows] */
-    float *out; /* [heads][dv] */
+    float *scores;     /* scratch [n_rows] */
+    float *out;        /* [heads][dv] */
 } nb_attend_args;
 
 typedef struct nb_kernels {
@@ -30,8 +30,8 @@ typedef struct nb_kernels {
      * in [k, k_pad) are zero. scale_r = w->multiplier * (row_scale ? row_scale[r] : 1).
      * Sums: within a block (16 k; MXFP4 and unscaled formats too) in ascending k from zero, then block sums times
      * block scale added in ascending order, all F32. */
-    void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale, float *y,
-                   size_t ldy, size_t p0, size_t p1);
+    void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
+                   float *y, size_t ldy, size_t p0, size_t p1);
 
     /* y = x * rsqrt(mean(x^2) + eps) * w; w may be NULL (ones); y may be x. */
     void (*rmsnorm)(const float *x, const float *w, float eps, size_t n, float *y);

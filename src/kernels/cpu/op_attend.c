@@ -46,6 +46,7 @@ void nb_cpu_rope(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_
     if (x->err.status) return;
     rope_job j = {x, t, r, heads, d, offset, interleaved, inverse ? -1.0f : 1.0f};
     nb_cpu_rows(x, x->rows.n, heads * r->pairs * 2, rope_rows, &j);
+    nb_cpu_tell(x, "rope", t, x->rows.n);
 }
 
 void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b)
@@ -129,6 +130,7 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
     while (split < per_kv && x->rows.n * c->kv_heads * split < 2 * threads) split *= 2;
     attend_job j = {x, c, per_kv, split, nb_ceil_div(per_kv, split)};
     nb_cpu_rows(x, x->rows.n * c->kv_heads * split, j.heads_per * c->dk * 64, attend_items, &j);
+    nb_cpu_tell(x, "attend", c->out, x->rows.n);
 }
 
 /* Pools one entry: softmax over the slots of each channel's gate, weighted sum of its content. */

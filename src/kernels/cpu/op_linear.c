@@ -246,6 +246,24 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
     }
 }
 
+/* Tells the watcher about each weight of a finished call, experts one by one. */
+static void tell(nb_exec *x, const nb_linear_call *c, size_t rows)
+{
+    const nb_cpu_exec *cpu = nb_cpu_of(x);
+    for (size_t i = 0; i < c->count; i++) {
+        nb_tap t = {.op = "linear", .layer = x->layer, .in = c->x, .out = c->y[i], .rows = rows, .divide = 1};
+        for (size_t e = 0; e < (c->n_experts ? c->n_experts : 1); e++) {
+            t.linear = c->w[i * (c->n_experts ? c->n_experts : 1) + e];
+            if (c->n_experts) {
+                t.pick = cpu->order + cpu->first[e];
+                t.rows = cpu->first[e + 1] - cpu->first[e];
+                t.divide = c->x_per_slot ? 1 : c->slots;
+            }
+            if (t.rows) x->tap(x->tap_ctx, x, &t);
+        }
+    }
+}
+
 void nb_cpu_linear(nb_exec *x, const nb_linear_call *c)
 {
     if (x->err.status) return;
@@ -257,6 +275,7 @@ void nb_cpu_linear(nb_exec *x, const nb_linear_call *c)
     else
         dense(x, c, rows);
     for (size_t i = 0; x->act_bf16 && i < c->count; i++) nb_cpu_round(x, c->y[i]->f, rows * c->y[i]->cols);
+    if (x->tap && !x->err.status) tell(x, c, rows);
 }
 
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)
@@ -267,4 +286,5 @@ void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)
         nb_packed_row(table->w->block, x->rows.token[r], row);
         nb_cpu_round(x, row, y->cols);
     }
+    nb_cpu_tell(x, "embed", y, x->rows.n);
 }

@@ -48,6 +48,7 @@ void nb_cpu_route(nb_exec *x, const nb_route_call *c)
         for (size_t s = 0; s < slots; s++) sum += score[ids[s]];
         for (size_t s = 0; s < slots; s++) w[s] = score[ids[s]] / (sum + 1e-20f) * c->scaling;
     }
+    nb_cpu_tell(x, "route", c->weights, x->rows.n);
 }
 
 typedef struct combine_job {
@@ -78,4 +79,5 @@ void nb_cpu_combine(nb_exec *x, const nb_tensor *parts, const nb_tensor *weights
     if (x->err.status) return;
     combine_job j = {x, parts, weights, extra, slots, y};
     nb_cpu_rows(x, x->rows.n, slots * y->cols, combine_rows, &j);
+    nb_cpu_tell(x, "combine", y, x->rows.n);
 }

@@ -61,7 +61,8 @@ static void take(void *ctx, size_t part, size_t row, const float *v)
     memcpy(s->out[part] + (s->base[part] + row) * s->vocab, v, s->vocab * sizeof *v);
 }
 
-static nb_engine *open_engine(const char *model, nb_arith arith, const char *kernels, size_t threads)
+static nb_engine *open_loaded(const char *model, nb_arith arith, const char *kernels, size_t threads,
+                              const nb_load_options *load)
 {
     char path[512];
     nb_engine *e = NULL;
@@ -71,7 +72,8 @@ static nb_engine *open_engine(const char *model, nb_arith arith, const char *ker
                            .arith = arith,
                            .max_seqs = 4,
                            .max_context = MAX_T,
-                           .max_rows = 3 * MAX_T};
+                           .max_rows = 3 * MAX_T,
+                           .load = load};
     snprintf(path, sizeof path, MODELS "%s", model);
     if (nb_engine_new(path, &o, NULL, &e, &err) != NB_OK) {
         char line[1024];
@@ -79,6 +81,11 @@ static nb_engine *open_engine(const char *model, nb_arith arith, const char *ker
         fail_msg("%s", line);
     }
     return e;
+}
+
+static nb_engine *open_engine(const char *model, nb_arith arith, const char *kernels, size_t threads)
+{
+    return open_loaded(model, arith, kernels, threads, NULL);
 }
 
 static float *run(nb_engine *e, const prompt *p, size_t chunk)
@@ -218,6 +225,72 @@ static void test_discarded_rows(void **unused)
     }
 }
 
+static void test_streamed_weights(void **unused)
+{
+    for (size_t m = 0; m < N_MODELS; m++) {
+        prompt p;
+        read_expected(models[m], 0, &p, NULL);
+        nb_engine *kept = open_engine(models[m], NB_ARITH_W4A4_DYNAMIC, "auto", 2);
+        nb_engine *streamed =
+            open_loaded(models[m], NB_ARITH_W4A4_DYNAMIC, "auto", 2, &(nb_load_options){.stream = true});
+        float *a = run(kept, &p, MAX_T), *b = run(streamed, &p, 5);
+        same(a, b, p.n * nb_engine_model(kept)->vocab, "streaming the weights");
+        free(a);
+        free(b);
+        nb_engine_free(kept);
+        nb_engine_free(streamed);
+    }
+}
+
+typedef struct watch {
+    size_t linears, expert_rows, others;
+    int last_layer;
+    float first; /* of the last output seen */
+} watch;
+
+static void see(void *ctx, nb_exec *x, const nb_tap *t)
+{
+    watch *w = ctx;
+    if (t->linear)
+        w->linears++;
+    else
+        w->others++;
+    if (t->pick) w->expert_rows += t->rows;
+    assert_true(t->layer >= w->last_layer);
+    assert_int_equal(t->in != NULL, t->linear != NULL);
+    assert_true(t->rows > 0);
+    w->last_layer = t->layer;
+    float row[4096];
+    x->ops->tensor_read(x, t->out, t->pick ? t->pick[0] : 0, 1, row);
+    w->first = row[0];
+}
+
+/* Three layers, hash-routed and scored, with and without compression and an indexer. Linears of a layer: 5 attention (wq_a, wkv,
+ * wq_b, wo_a, wo_b), the gate, 3 shared; 2 of a compressor, 2 + 2 of an indexer with its own; then the head. Expert rows: two
+ * slots through w1, w3 and w2 of three layers. */
+static void test_taps_see_everything(void **unused)
+{
+    prompt p;
+    watch w = {.last_layer = -1};
+    read_expected("deepseek_v4_modelopt", 0, &p, NULL);
+    nb_engine *e = open_engine("deepseek_v4_modelopt", NB_ARITH_EXACT, "auto", 2);
+    float *plain = run(e, &p, MAX_T);
+    nb_exec *x = nb_engine_model(e)->x;
+    x->tap = see;
+    x->tap_ctx = &w;
+    float *watched = run(e, &p, MAX_T);
+    same(plain, watched, p.n * nb_engine_model(e)->vocab, "watching");
+    assert_int_equal(w.expert_rows, 3 * 3 * 2 * p.n);
+    size_t dense = 3 * 9 + 2 * 2 + 4 + 1; /* two compressed layers, one of them indexed, and the head */
+    assert_true(w.linears >= dense + 3 * 3 * 2 &&
+                w.linears <= dense + 3 * 3 * 6); /* two to six experts of a layer had rows */
+    assert_true(w.others > 3 * 10);
+    assert_int_equal(w.last_layer, 3);
+    free(plain);
+    free(watched);
+    nb_engine_free(e);
+}
+
 static void test_limits(void **unused)
 {
     nb_engine *e = open_engine("llama_modelopt", NB_ARITH_EXACT, "generic", 1);
@@ -255,6 +328,8 @@ int main(void)
         cmocka_unit_test(test_nothing_changes_a_bit),
         cmocka_unit_test(test_batched_with_others),
         cmocka_unit_test(test_discarded_rows),
+        cmocka_unit_test(test_streamed_weights),
+        cmocka_unit_test(test_taps_see_everything),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_w4a4_without_input_scale_is_named),
     };

@@ -98,7 +98,7 @@ static void test_dense(void **unused)
     open_bench(&b);
     make_matrix(b.x, 33, K, 1, &m[0]);
     make_matrix(b.x, 16, K, 1, &m[1]);
-    assert_int_equal(b.x->ops->ready(b.x, 0, 0, 1, NULL), NB_OK);
+    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){.max_k = K, .max_context = 1}, NULL), NB_OK);
     for (size_t i = 0; i < ROWS * K; i++) input[i] = draw();
     nb_tensor *x = tensor(b.x, false, ROWS, K, input);
     nb_tensor *y[] = {tensor(b.x, false, ROWS, 33, NULL), tensor(b.x, false, ROWS, 16, NULL)};
@@ -122,7 +122,7 @@ static void test_blocks(void **unused)
     matrix m;
     open_bench(&b);
     make_matrix(b.x, 2 * 24, K, 2, &m); /* two blocks of 24 rows, each on its own half of the input */
-    assert_int_equal(b.x->ops->ready(b.x, 0, 0, 1, NULL), NB_OK);
+    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){.max_k = K, .max_context = 1}, NULL), NB_OK);
     for (size_t i = 0; i < ROWS * 2 * K; i++) input[i] = draw();
     nb_tensor *x = tensor(b.x, false, ROWS, 2 * K, input), *y = tensor(b.x, false, ROWS, 48, NULL);
     const nb_linear *w = &m.lin;
@@ -148,7 +148,7 @@ static void experts(size_t slots, bool per_slot)
         make_matrix(b.x, 40, K, 1, &m[e]);
         w[e] = &m[e].lin;
     }
-    assert_int_equal(b.x->ops->ready(b.x, slots, 40, 1, NULL), NB_OK);
+    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){slots, EXPERTS, 40, K, 1}, NULL), NB_OK);
     /* expert 3 gets nothing, expert 0 more rows than it computes at a time */
     for (size_t r = 0; r < ROWS; r++)
         for (size_t s = 0; s < slots; s++) ids[r * slots + s] = s == 0 ? (r % 4 == 3 ? 4 : 0) : (int32_t)s;
