@@ -1,0 +1,47 @@
+/* The measured roofs are numbers that a machine can have: the least that any x86-64 does, and below what none does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "bench/roof.h"
+
+static void measures_something_possible(void **state)
+{
+    nb_pool *pool;
+    nb_roof r;
+    assert_int_equal(nb_pool_new(2, &pool, NULL), NB_OK);
+    assert_int_equal(nb_roof_measure(pool, (size_t)16 << 20, &r, NULL), NB_OK);
+    assert_int_equal(r.threads, 2);
+    assert_true(r.read_gbs > 0.01 && r.read_gbs < 1e4);
+    assert_true(r.copy_gbs > 0.01 && r.copy_gbs < 1e4);
+    assert_true(r.fma_gflops > 0.1 && r.fma_gflops < 1e4);
+    nb_pool_free(pool);
+}
+
+static void needs_no_pool(void **state)
+{
+    nb_roof r;
+    assert_int_equal(nb_roof_measure(NULL, 1, &r, NULL), NB_OK); /* rounded up to two pages */
+    assert_int_equal(r.threads, 1);
+    assert_true(r.read_gbs > 0.01);
+}
+
+static void impossible_size_is_an_error(void **state)
+{
+    nb_roof r;
+    nb_error err;
+    assert_int_equal(nb_roof_measure(NULL, (size_t)1 << 60, &r, &err), NB_ERR_NOMEM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measures_something_possible),
+        cmocka_unit_test(needs_no_pool),
+        cmocka_unit_test(impossible_size_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
