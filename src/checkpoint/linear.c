@@ -357,7 +357,10 @@ nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, s
     if (st != NB_OK || s->scheme == NB_SCHEME_FLOAT) return st;
     if (s->format == NB_FMT_FP8) return read_fp8_scales(c, s, row, rows, scales, err);
     size_t n = nb_linear_scale_bytes(s, 1);
-    return nb_ckpt_read(c, s->scale, row * n, scales, rows * n, err);
+    st = nb_ckpt_read(c, s->scale, row * n, scales, rows * n, err);
+    uint8_t *bytes = scales;
+    for (size_t i = 0; st == NB_OK && s->scale_map && i < rows * n; i++) bytes[i] = s->scale_map[bytes[i]];
+    return st;
 }
 
 static void dequantise_floats(const nb_linear_src *s, const uint8_t *codes, size_t n, float *out)

@@ -38,6 +38,9 @@ typedef struct nb_linear_src {
         input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
     float input_multiplier; /* the same scale as a multiplier: the one that is stored is kept bit for bit */
     bool to_bf16; /* false as described; a load policy sets it: use the dequantised rows, rounded to BF16 */
+    /* The rest is nothing as described, and set by who follows a serving stack (doctor/trace_stack.h). */
+    bool fp4_input;           /* with to_bf16: w4a4 still quantises the inputs, as an emulation does */
+    const uint8_t *scale_map; /* [256]: the byte that the stack makes of each NVFP4 block scale; borrowed */
 } nb_linear_src;
 
 /* Describes the linear stored under `module`. n and k (0: not known) are what the architecture expects. A missing member is

@@ -23,8 +23,10 @@ struct nb_engine {
     uint32_t *seq, *pos, *token; /* [max_rows] the step's rows */
     uint32_t *part, *part_row;   /* [max_rows] which part and which of its tokens a row is */
     uint32_t *which;             /* [max_rows] rows whose logits are wanted */
-    nb_tensor *logits;           /* [LOGIT_ROWS, vocab] */
-    float *host;                 /* the larger of a tile of logits and one hidden row */
+    const nb_step_part *parts;   /* [n_parts] of the step that runs, with its rows in all */
+    size_t n_parts, rows;
+    nb_tensor *logits; /* [LOGIT_ROWS, vocab] */
+    float *host;       /* the larger of a tile of logits and one hidden row */
 };
 
 static nb_status take_memory(nb_engine *e, nb_error *err)
@@ -215,36 +217,65 @@ static void emit_logits(nb_engine *e, const nb_step_part *parts, size_t rows, co
     }
 }
 
-nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
-                         nb_error *err)
+/* After a failure nothing of the step stays. */
+static nb_status give_up(nb_engine *e, nb_error *err)
 {
-    size_t rows = 0;
-    nb_status s = lay_out(e, parts, n, &rows, err);
-    if (s != NB_OK || !rows) return s;
+    if (!e->x->err.status) return NB_OK;
+    for (size_t p = 0; p < e->n_parts; p++) nb_seq_commit(e, e->parts[p].seq, 0);
+    if (err) *err = e->x->err;
+    return e->x->err.status;
+}
+
+nb_status nb_step_begin(nb_engine *e, const nb_step_part *parts, size_t n, nb_error *err)
+{
+    nb_status s = lay_out(e, parts, n, &e->rows, err);
+    if (s != NB_OK || !e->rows) return s;
     for (size_t p = 0; p < n; p++) {
         sequence *q = &e->seqs[parts[p].seq];
         nb_pages_grow(e->pages, parts[p].seq, q->committed, q->committed + parts[p].n);
         q->pending = parts[p].n;
     }
     nb_exec *x = e->x;
-    x->rows = (nb_rows){rows, e->seq, e->pos, e->token};
+    e->parts = parts;
+    e->n_parts = n;
+    x->rows = (nb_rows){e->rows, e->seq, e->pos, e->token};
     x->kv = nb_pages_view(e->pages);
     x->err.status = NB_OK;
     x->layer = -1;
     e->m->fwd->begin(e->m);
-    for (int l = 0; l < e->m->cfg.n_layers && !x->err.status; l++) {
-        x->layer = l;
-        const nb_slot *w = nb_model_acquire(e->m, l, &x->err);
-        if (!w) break;
-        e->m->fwd->layer(e->m, l, w);
-        nb_model_release(e->m, l);
-        if (out && out->hidden && !x->err.status) emit_hidden(e, l, rows, out);
-    }
-    x->layer = (int)e->m->cfg.n_layers;
+    return give_up(e, err);
+}
+
+nb_status nb_step_layer(nb_engine *e, int l, const nb_step_out *out, nb_error *err)
+{
+    e->x->layer = l;
+    const nb_slot *w = nb_model_acquire(e->m, l, &e->x->err);
+    if (w) e->m->fwd->layer(e->m, l, w);
+    if (out && out->hidden && !e->x->err.status) emit_hidden(e, l, e->rows, out);
+    return give_up(e, err);
+}
+
+void nb_step_release(nb_engine *e, int l)
+{
+    nb_model_release(e->m, l);
+}
+
+nb_status nb_step_end(nb_engine *e, const nb_step_out *out, nb_error *err)
+{
+    e->x->layer = (int)e->m->cfg.n_layers;
     e->m->fwd->end(e->m);
-    if (out && out->logits) emit_logits(e, parts, rows, out);
-    if (!x->err.status) return NB_OK;
-    for (size_t p = 0; p < n; p++) nb_seq_commit(e, parts[p].seq, 0);
-    if (err) *err = x->err;
-    return x->err.status;
+    if (out && out->logits) emit_logits(e, e->parts, e->rows, out);
+    return give_up(e, err);
+}
+
+nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
+                         nb_error *err)
+{
+    nb_status s = nb_step_begin(e, parts, n, err);
+    if (s != NB_OK || !e->rows) return s;
+    for (int l = 0; s == NB_OK && l < e->m->cfg.n_layers; l++) {
+        s = nb_step_layer(e, l, out, err);
+        nb_step_release(e, l);
+    }
+    return s == NB_OK ? nb_step_end(e, out, err) : s;
 }

@@ -57,6 +57,13 @@ typedef struct nb_step_out {
  * pass max_context; NB_ERR_ARGUMENT for an id outside the vocabulary. After an error the rows are discarded. */
 nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
                          nb_error *err);
+/* The same piece by piece, for who runs two models side by side: begin, then for each layer in turn nb_step_layer and
+ * nb_step_release, then end. parts must live until the end. After nb_step_layer the layer's weights stay until nb_step_release,
+ * which is called after a failure too. */
+nb_status nb_step_begin(nb_engine *e, const nb_step_part *parts, size_t n, nb_error *err);
+nb_status nb_step_layer(nb_engine *e, int l, const nb_step_out *out, nb_error *err);
+void nb_step_release(nb_engine *e, int l);
+nb_status nb_step_end(nb_engine *e, const nb_step_out *out, nb_error *err);
 /* Keeps the first n pending rows of seq and drops the rest; n = 0 discards all. */
 void nb_seq_commit(nb_engine *e, uint32_t seq, size_t n);
 

@@ -16,6 +16,7 @@
 #include "base/pool.h"
 #include "kernels/kv.h"
 #include "kernels/packed.h"
+#include "numerics/nvfp4.h"
 
 typedef struct nb_tensor nb_tensor; /* [rows, cols] F32 or I32 on the back end */
 typedef struct nb_weight nb_weight; /* one packed matrix on the back end */
@@ -28,7 +29,8 @@ typedef struct nb_linear {
     nb_format format;
     bool has_input;                   /* a static activation scale is stored */
     float input_gs, input_multiplier; /* the scale as the kernel's divisor-like gs, and as a multiplier */
-    int split;                        /* nb_split of the architecture's table */
+    bool fp4_input; /* w4a4 quantises the input: an NVFP4 weight, or what an emulation made of one */
+    int split;      /* nb_split of the architecture's table */
 } nb_linear;
 
 /* One call: `count` linears that share the input x.
@@ -131,6 +133,8 @@ typedef struct nb_tap {
     const nb_linear *linear; /* NULL unless a linear */
     const nb_tensor *in;     /* a linear's input; NULL otherwise */
     const nb_tensor *out;
+    /* The model's parameters that an operator other than a linear read, NULL where fewer: a norm's weight, a sink. */
+    const nb_tensor *param[3];
     size_t rows;
     /* Row i of this tap is row pick[i] of out and row pick[i] / divide of in; pick NULL: row i of both. */
     const uint32_t *pick;
@@ -145,7 +149,9 @@ struct nb_exec {
     nb_arith arith;
     bool act_bf16;   /* round every operator's output to BF16 */
     bool quant_bf16; /* round what the NVFP4 quantiser receives to BF16, the GPU kernels' input type */
-    int layer;       /* set by the engine while layers run */
+    nb_act_kernel act_kernel; /* whose quantiser w4a4 is */
+    bool cast_nosat;          /* its cast to E4M3 does not saturate: above 464 it gives NaN */
+    int layer;                /* set by the engine while layers run */
     nb_rows rows;
     const nb_kv *kv;
     void (*tap)(void *ctx, nb_exec *x, const nb_tap *t); /* NULL: nobody watches */

@@ -89,6 +89,7 @@ static nb_status describe_linear(loader *ld, const nb_arch_tensor *row, int64_t 
     out->k = src->k;
     out->blocks = (size_t)blocks;
     out->format = src->to_bf16 ? NB_FMT_BF16 : src->format;
+    out->fp4_input = src->format == NB_FMT_NVFP4 && (!src->to_bf16 || src->fp4_input);
     out->has_input = src->has_input;
     out->input_gs = src->input_gs;
     out->input_multiplier = src->input_multiplier;

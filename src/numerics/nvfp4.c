@@ -31,13 +31,30 @@ static float amax_of(const float *x, size_t n)
 /* rcp.approx.ftz(6.0f) as measured on the hardware, which is the correctly rounded 1/6. */
 #define RCP_6 nb_f32_from_bits(0x3E2AAAAB)
 
+/* The reference's reciprocal, which never divides by zero. */
+static float rcp_safe(float x)
+{
+    return 1.0f / (x + (x == 0 ? 1e8f : 0.0f));
+}
+
+static bool any_nan(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (isnan(x[i])) return true;
+    return false;
+}
+
 /* Steps 1 to 4: the scale byte, and the factor that brings elements to codes. */
 static uint8_t block_scale(const float x[16], float gs, nb_act_kernel kernel, bool saturate, float *factor)
 {
-    float amax = amax_of(x, 16);
+    float amax = kernel == NB_ACT_EMULATION && any_nan(x, 16) ? NAN : amax_of(x, 16);
     float sf = gs * (amax * RCP_6);
     uint8_t byte = saturate ? nb_e4m3_encode_sat(sf) : nb_e4m3_encode_nosat(sf);
     float s = nb_e4m3_table[byte];
+    if (kernel == NB_ACT_EMULATION) {
+        *factor = rcp_safe(s * rcp_safe(gs));
+        return byte;
+    }
     bool live = kernel == NB_ACT_FLASHINFER ? amax != 0 : s != 0;
     *factor = live ? rcp_ftz(s * rcp_ftz(gs)) : 0.0f;
     return byte;

@@ -15,6 +15,9 @@
 typedef enum nb_act_kernel {
     NB_ACT_CUTLASS,    /* vLLM scaled_fp4_quant: a zero scale byte gives codes 0 */
     NB_ACT_FLASHINFER, /* the test is amax != 0: under a zero scale byte codes are +-6 */
+    /* vLLM's Python reference (nvfp4_emulation_utils.py, ref_nvfp4_quant): a NaN in a block makes the block NaN, reciprocals
+     * of 0 are 1e-8. Rows only: a NaN element has no code. */
+    NB_ACT_EMULATION,
 } nb_act_kernel;
 
 /* Quantises one block of 16 activations with the divisor-like global scale gs (1/input_scale of ModelOpt,

@@ -28,10 +28,18 @@ void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx)
         nb_pool_run(x->pool, rows, 1, fn, ctx);
 }
 
+void nb_cpu_tell_of(nb_exec *x, const char *op, const nb_tensor *out, size_t rows, const nb_tensor *p0,
+                    const nb_tensor *p1, const nb_tensor *p2)
+{
+    if (!x->tap || x->err.status) return;
+    const nb_tap t = {
+        .op = op, .layer = x->layer, .out = out, .param = {p0, p1, p2}, .rows = rows, .divide = 1};
+    x->tap(x->tap_ctx, x, &t);
+}
+
 void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows)
 {
-    if (x->tap)
-        x->tap(x->tap_ctx, x, &(nb_tap){.op = op, .layer = x->layer, .out = out, .rows = rows, .divide = 1});
+    nb_cpu_tell_of(x, op, out, rows, NULL, NULL, NULL);
 }
 
 static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
@@ -210,7 +218,7 @@ static void rmsnorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tenso
     if (x->err.status) return;
     rms_job j = {x, in->f, w ? w->f : NULL, y->f, in->cols, d, eps};
     nb_cpu_rows(x, rows, in->cols, rms_rows, &j);
-    nb_cpu_tell(x, "rmsnorm", y, rows);
+    nb_cpu_tell_of(x, "rmsnorm", y, rows, w, NULL, NULL);
 }
 
 typedef struct pair_job {

@@ -46,6 +46,9 @@ void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx)
 
 /* Tells the watcher, if there is one, about an operator other than a linear. */
 void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows);
+/* The same for one that read parameters of the model; the later ones may be NULL. */
+void nb_cpu_tell_of(nb_exec *x, const char *op, const nb_tensor *out, size_t rows, const nb_tensor *p0,
+                    const nb_tensor *p1, const nb_tensor *p2);
 
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);

@@ -130,7 +130,7 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
     while (split < per_kv && x->rows.n * c->kv_heads * split < 2 * threads) split *= 2;
     attend_job j = {x, c, per_kv, split, nb_ceil_div(per_kv, split)};
     nb_cpu_rows(x, x->rows.n * c->kv_heads * split, j.heads_per * c->dk * 64, attend_items, &j);
-    nb_cpu_tell(x, "attend", c->out, x->rows.n);
+    nb_cpu_tell_of(x, "attend", c->out, x->rows.n, c->sink, NULL, NULL);
 }
 
 /* Pools one entry: softmax over the slots of each channel's gate, weighted sum of its content. */

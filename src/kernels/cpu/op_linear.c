@@ -20,8 +20,8 @@ static input_kind input_of(const nb_exec *x, const nb_linear *l)
     bool quantised = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4 || l->format == NB_FMT_FP8;
     switch (x->arith) {
     case NB_ARITH_BF16: return quantised ? IN_BF16 : IN_PLAIN;
-    case NB_ARITH_W4A4: return l->format == NB_FMT_NVFP4 ? IN_STATIC : IN_PLAIN;
-    case NB_ARITH_W4A4_DYNAMIC: return l->format == NB_FMT_NVFP4 ? IN_DYNAMIC : IN_PLAIN;
+    case NB_ARITH_W4A4: return l->fp4_input ? IN_STATIC : IN_PLAIN;
+    case NB_ARITH_W4A4_DYNAMIC: return l->fp4_input ? IN_DYNAMIC : IN_PLAIN;
     default: return IN_PLAIN;
     }
 }
@@ -33,7 +33,9 @@ typedef struct input_job {
     const uint32_t *pick; /* row r reads src row pick[r] / divide; NULL: row r */
     size_t divide;
     input_kind kind;
-    bool bf16;            /* the quantiser's input is rounded first */
+    bool bf16; /* the quantiser's input is rounded first */
+    nb_act_kernel kernel;
+    bool saturate;
     float gs, multiplier; /* the static scale, both ways */
     float *dst, *scale;
 } input_job;
@@ -52,7 +54,7 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
         case IN_DYNAMIC: gs = nb_nvfp4_row_scale(s, j->k); multiplier = 1.0f / gs; /* fall through */
         case IN_STATIC:
             for (size_t i = 0; i < j->k; i++) d[i] = j->bf16 ? nb_bf16_round(s[i]) : s[i];
-            nb_nvfp4_quantise_row(d, j->k, gs, NB_ACT_CUTLASS, true, d);
+            nb_nvfp4_quantise_row(d, j->k, gs, j->kernel, j->saturate, d);
             j->scale[r] = multiplier;
             break;
         case IN_PLAIN: memcpy(d, s, j->k * sizeof *d); break;
@@ -79,15 +81,32 @@ static bool need_scale(nb_exec *x, const nb_linear *l)
     return false;
 }
 
+/* What the arithmetic and the linear say of the inputs. */
+static void how_input(input_job *j, const nb_exec *x, const nb_linear *l)
+{
+    j->kind = input_of(x, l);
+    j->bf16 = x->quant_bf16;
+    j->kernel = x->act_kernel;
+    j->saturate = !x->cast_nosat;
+    j->gs = l->input_gs;
+    j->multiplier = l->input_multiplier;
+}
+
 static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, const float *src, size_t ld,
                         size_t rows, const uint32_t *pick, size_t divide)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
     input_kind kind = input_of(x, l);
     if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL};
-    input_job j = {src,    ld,       w->k,          w->k_pad,    pick,
-                   divide, kind,     x->quant_bf16, l->input_gs, l->input_multiplier,
-                   c->xin, c->xscale};
+    input_job j = {.src = src,
+                   .ld = ld,
+                   .k = w->k,
+                   .k_pad = w->k_pad,
+                   .pick = pick,
+                   .divide = divide,
+                   .dst = c->xin,
+                   .scale = c->xscale};
+    how_input(&j, x, l);
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
     return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL};
 }
@@ -224,18 +243,15 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
             if (!rows) continue;
             if (!need_scale(x, w[e])) return;
             if (!fresh && same_input(x, w[e], w[e - c->n_experts])) continue;
-            input_job j = {c->x->f,
-                           c->x->cols,
-                           p->k,
-                           p->k_pad,
-                           cpu->order + r0,
-                           c->x_per_slot ? 1 : c->slots,
-                           input_of(x, w[e]),
-                           x->quant_bf16,
-                           w[e]->input_gs,
-                           w[e]->input_multiplier,
-                           dst + r0 * p->k_pad,
-                           cpu->xscale + r0};
+            input_job j = {.src = c->x->f,
+                           .ld = c->x->cols,
+                           .k = p->k,
+                           .k_pad = p->k_pad,
+                           .pick = cpu->order + r0,
+                           .divide = c->x_per_slot ? 1 : c->slots,
+                           .dst = dst + r0 * p->k_pad,
+                           .scale = cpu->xscale + r0};
+            how_input(&j, x, w[e]);
             if (j.kind < IN_STATIC)
                 for (size_t r = 0; r < rows; r++) j.scale[r] = 1.0f;
             nb_cpu_rows(x, rows, p->k, input_rows, &j);

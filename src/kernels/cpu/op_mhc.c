@@ -100,7 +100,7 @@ void nb_cpu_mhc_pre(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *
     }
     mhc_job j = {.x = x, .in = X, .p = p, .y = y, .mix = mix};
     nb_cpu_rows(x, x->rows.n, p->fn->rows * X->cols, pre_rows, &j);
-    nb_cpu_tell(x, "mhc_pre", y, x->rows.n);
+    nb_cpu_tell_of(x, "mhc_pre", y, x->rows.n, p->fn, p->base, p->scale);
 }
 
 static void post_rows(void *ctx, size_t thread, size_t begin, size_t end)
@@ -155,5 +155,5 @@ void nb_cpu_mhc_head(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor 
     if (x->err.status) return;
     mhc_job j = {.x = x, .in = X, .p = p, .y = y};
     nb_cpu_rows(x, x->rows.n, p->fn->rows * X->cols, head_rows, &j);
-    nb_cpu_tell(x, "mhc_head", y, x->rows.n);
+    nb_cpu_tell_of(x, "mhc_head", y, x->rows.n, p->fn, p->base, p->scale);
 }

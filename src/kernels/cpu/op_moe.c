@@ -48,7 +48,7 @@ void nb_cpu_route(nb_exec *x, const nb_route_call *c)
         for (size_t s = 0; s < slots; s++) sum += score[ids[s]];
         for (size_t s = 0; s < slots; s++) w[s] = score[ids[s]] / (sum + 1e-20f) * c->scaling;
     }
-    nb_cpu_tell(x, "route", c->weights, x->rows.n);
+    nb_cpu_tell_of(x, "route", c->weights, x->rows.n, c->bias, NULL, NULL);
 }
 
 typedef struct combine_job {
