@@ -71,16 +71,22 @@ void nb_buf_add_json(nb_buf *b, const char *s, size_t n)
             nb_buf_addc(b, (char)c);
             i++;
         } else if (c < 0x20) {
-            if (c == '\n') nb_buf_adds(b, "\\n");
-            else if (c == '\r') nb_buf_adds(b, "\\r");
-            else if (c == '\t') nb_buf_adds(b, "\\t");
-            else nb_buf_addf(b, "\\u%04x", c);
+            if (c == '\n')
+                nb_buf_adds(b, "\\n");
+            else if (c == '\r')
+                nb_buf_adds(b, "\\r");
+            else if (c == '\t')
+                nb_buf_adds(b, "\\t");
+            else
+                nb_buf_addf(b, "\\u%04x", c);
             i++;
         } else {
             uint32_t cp;
             size_t w = nb_utf8_decode(s + i, n - i, &cp);
-            if (w) nb_buf_add(b, s + i, w);
-            else nb_buf_adds(b, "\xEF\xBF\xBD");
+            if (w)
+                nb_buf_add(b, s + i, w);
+            else
+                nb_buf_adds(b, "\xEF\xBF\xBD");
             i += w ? w : 1;
         }
     }

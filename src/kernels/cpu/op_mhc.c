@@ -138,7 +138,7 @@ static void head_rows(void *ctx, size_t thread, size_t begin, size_t end)
     const nb_mhc *p = j->p;
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     size_t M = p->streams, d = j->y->cols;
-    float mix[MAX_STREAMS];
+    float mix[MAX_STREAMS] = {0};
     for (size_t t = begin; t < end; t++) {
         const float *v = j->in->f + t * M * d;
         float *y = j->y->f + t * d;
