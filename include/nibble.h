@@ -86,6 +86,11 @@ typedef struct nb_llm_options {
     bool quant_bf16;    /* round what the NVFP4 quantiser receives to BF16, as the GPU kernels' input is */
     size_t max_context; /* tokens of prompt and answer; 0: what the model allows, at most 8192 */
     size_t max_rows;    /* tokens computed at once; 0: 512 */
+    /* Where w4a4 takes the inputs' scales from: NULL or "checkpoint", "warmup" (measured on built-in prompts while opening),
+     * "dynamic" (each live row), or a file that nibble calibrate wrote. */
+    const char *scales;
+    const char *const *dequant; /* [n_dequant] globs on module names: these linears are loaded as BF16 */
+    size_t n_dequant;
     nb_sink sink;
 } nb_llm_options;
 

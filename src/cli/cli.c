@@ -54,6 +54,10 @@ const char nb_cli_model_help[] =
     "are treated\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
     "  --quant-input D     f32 (default) or bf16: what w4a4's quantiser receives; GPU kernels receive bf16\n"
+    "  --scales S          where w4a4 takes input scales from: checkpoint (default), warmup (measured on "
+    "built-in\n"
+    "                      prompts while loading), dynamic (each live row), or a file from nibble calibrate\n"
+    "  --dequant PATTERN   load the linears whose names match as BF16: '*attn*' (repeatable)\n"
     "  --kernels K         auto (default), or generic: the plain references\n"
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
     "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
@@ -79,6 +83,13 @@ int nb_cli_model_option(const char *verb, int code, nb_cli_model *m)
         m->max_context = v;
         return NB_EXIT_OK;
     case NB_OPT_MODEL + 5: m->format = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 7: m->scales = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 8:
+        if (m->n_dequant == NB_MAX_DEQUANT)
+            return nb_cli_usage(verb, "--dequant is given more than %d times; use wider patterns",
+                                NB_MAX_DEQUANT);
+        m->dequant[m->n_dequant++] = optarg;
+        return NB_EXIT_OK;
     case 'q': m->quiet = true; return NB_EXIT_OK;
     case 'h': m->help = true; return NB_EXIT_OK;
     default: return nb_cli_usage(verb, "unknown option, or one without its argument");
@@ -108,7 +119,12 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
 {
     const char *arith = m->arith ? m->arith : default_arith;
     if (!m->format) m->format = "text";
-    *out = (nb_llm_options){.threads = m->threads, .kernels = m->kernels, .max_context = m->max_context};
+    *out = (nb_llm_options){.threads = m->threads,
+                            .kernels = m->kernels,
+                            .max_context = m->max_context,
+                            .scales = m->scales,
+                            .dequant = m->dequant,
+                            .n_dequant = m->n_dequant};
     if (optind >= argc) return nb_cli_usage(verb, "which model? Give its folder");
     if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
     m->dir = argv[optind];

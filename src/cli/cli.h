@@ -17,14 +17,17 @@ int nb_cli_fail(const nb_error *err);
 /* Log lines and progress on stderr: a bar on a terminal, else one line each ten seconds. quiet drops all but warnings. */
 void nb_cli_sink(nb_sink *out, bool quiet);
 
-/* Options of every verb that runs a model. */
+#define NB_MAX_DEQUANT 64
+
+/* Options of every verb that runs a model. Must live as long as the nb_llm_options made from it. */
 typedef struct nb_cli_model {
     const char *dir;
     const char *arith; /* NULL: the verb's default */
     const char *kernels;
     const char *act_dtype, *quant_input;
     const char *format; /* "text" or "json" */
-    size_t threads, max_context;
+    const char *scales, *dequant[NB_MAX_DEQUANT];
+    size_t threads, max_context, n_dequant;
     bool quiet, help;
 } nb_cli_model;
 
@@ -38,7 +41,9 @@ enum { NB_OPT_MODEL = 1000 };
         {"threads", required_argument, NULL, NB_OPT_MODEL + 3},                                              \
         {"max-model-len", required_argument, NULL, NB_OPT_MODEL + 4},                                        \
         {"format", required_argument, NULL, NB_OPT_MODEL + 5},                                               \
-        {"quant-input", required_argument, NULL, NB_OPT_MODEL + 6}, {"quiet", no_argument, NULL, 'q'},       \
+        {"quant-input", required_argument, NULL, NB_OPT_MODEL + 6},                                          \
+        {"scales", required_argument, NULL, NB_OPT_MODEL + 7},                                               \
+        {"dequant", required_argument, NULL, NB_OPT_MODEL + 8}, {"quiet", no_argument, NULL, 'q'},           \
     {                                                                                                        \
         "help", no_argument, NULL, 'h'                                                                       \
     }
@@ -61,5 +66,6 @@ int nb_cmd_eval(int argc, char **argv);
 int nb_cmd_tokenize(int argc, char **argv);
 int nb_cmd_check(int argc, char **argv);
 int nb_cmd_bench(int argc, char **argv);
+int nb_cmd_calibrate(int argc, char **argv);
 
 #endif

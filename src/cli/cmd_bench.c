@@ -6,7 +6,7 @@
 #include "base/cpu.h"
 #include "bench/roof.h"
 #include "cli/cli.h"
-#include "engine/engine.h"
+#include "engine/policy.h"
 
 static const char usage[] = "usage: nibble bench DIR [--prompt N] [--tokens N] [options]\n\n"
                             "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
@@ -113,6 +113,7 @@ static void print_machine(bool json, const nb_roof *r, const char *isa)
 static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k, nb_error *err)
 {
     nb_engine *e = NULL;
+    nb_policy *policy = NULL;
     nb_roof roof;
     double prefill = 0, decode = 0;
     bool json = strcmp(model->format, "json") == 0;
@@ -126,7 +127,8 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
                            .max_seqs = 1,
                            .max_context = n + k,
                            .max_rows = n};
-    nb_status s = nb_engine_new(model->dir, &o, &lo->sink, &e, err);
+    nb_status s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
+    if (s == NB_OK) s = nb_policy_engine(model->dir, &o, policy, &lo->sink, &e, err);
     if (s != NB_OK) goto out;
     const nb_model *m = nb_engine_model(e);
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
@@ -148,6 +150,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     if (json) puts("]}");
 out:
     nb_engine_free(e);
+    nb_policy_free(policy);
     free(ids);
     return s;
 }

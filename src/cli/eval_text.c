@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cli/eval.h"
+#include "engine/policy.h"
 #include "engine/sampler.h"
 #include "text/chat.h"
 
@@ -23,7 +24,11 @@ nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t
                            .max_context = max_len,
                            .max_rows = n_seqs * chunk,
                            .context_cap = 8192};
-    return nb_engine_new(e->dir, &o, &e->opt->sink, out, err);
+    nb_policy *p = NULL;
+    nb_status s = nb_policy_new(e->opt->scales, e->opt->dequant, e->opt->n_dequant, &p, err);
+    if (s == NB_OK) s = nb_policy_engine(e->dir, &o, p, &e->opt->sink, out, err);
+    nb_policy_free(p);
+    return s;
 }
 
 nb_status nb_eval_feed(nb_engine *g, const uint32_t *ids, size_t n, size_t chunk, const nb_step_out *out,

@@ -11,6 +11,7 @@ static const struct {
 } verbs[] = {
     {"run", "one answer, or a chat in the terminal", nb_cmd_run},
     {"check", "says what is wrong with a model folder; runs no model", nb_cmd_check},
+    {"calibrate", "measures the ranges of activations, for input scales", nb_cmd_calibrate},
     {"eval", "logits, perplexity, exact match", nb_cmd_eval},
     {"tokenize", "text to token ids and back", nb_cmd_tokenize},
     {"bench", "prefill and decode rates, and their share of this machine's roofs", nb_cmd_bench},

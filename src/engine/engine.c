@@ -68,6 +68,7 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
     e->x->act_bf16 = opt->act_bf16;
     e->x->quant_bf16 = opt->quant_bf16;
     if ((s = nb_model_load(path, e->x, opt->load, sink, &e->m, err))) goto out;
+    e->opt.load = NULL; /* the caller's, and used up */
     int64_t longest;
     if ((s = nb_config_int(&e->m->cfg, "max_position_embeddings", -1, 1, INT32_MAX, &longest, err))) goto out;
     if (!e->opt.max_context) {

@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "base/json_tree.h"
-#include "engine/engine.h"
+#include "engine/policy.h"
+#include "engine/prompts.h"
 #include "engine/sampler.h"
-#include "text/chat.h"
 #include "text/tokenizer.h"
 
 #define MAX_EOS 16
@@ -69,6 +69,7 @@ out:
 nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **out, nb_error *err)
 {
     nb_status s;
+    nb_policy *policy = NULL;
     nb_llm *m = calloc(1, sizeof *m);
     if (!m) return nb_fail_nomem(err, "a model handle", sizeof *m);
     m->opt = *options;
@@ -81,7 +82,8 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
                             .max_context = options->max_context,
                             .max_rows = options->max_rows ? options->max_rows : 512,
                             .context_cap = 8192};
-    if ((s = nb_engine_new(path, &eo, &m->opt.sink, &m->engine, err))) goto out;
+    if ((s = nb_policy_new(options->scales, options->dequant, options->n_dequant, &policy, err))) goto out;
+    if ((s = nb_policy_engine(path, &eo, policy, &m->opt.sink, &m->engine, err))) goto out;
     const nb_model *model = nb_engine_model(m->engine);
     if ((s = nb_tokenizer_open(nb_ckpt_dir(model->ckpt), &m->tok, err))) goto out;
     if ((s = nb_sampler_new(model->vocab, &m->sampler, err))) goto out;
@@ -93,6 +95,7 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
     }
     s = find_eos(m, err);
 out:
+    nb_policy_free(policy);
     if (s == NB_OK)
         *out = m;
     else
@@ -130,18 +133,10 @@ void nb_llm_describe(const nb_llm *m, nb_llm_facts *out)
 
 nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt, nb_error *err)
 {
-    const nb_model *model = nb_engine_model(m->engine);
-    if (strcmp(model->cfg.arch->name, "deepseek_v4") != 0) {
-        nb_fail(err, NB_ERR_UNSUPPORTED,
-                "chat templates (Jinja) are not in this build; DeepSeek-V4's chat encoding is");
-        nb_error_remedy(
-            err, "give the prompt as plain text with its special tokens spelled out (nibble run --raw)");
-        return NB_ERR_UNSUPPORTED;
-    }
     nb_buf text = {0};
     json_t *r = NULL;
     nb_status s = nb_json_tree(NULL, request, strlen(request), &r, err);
-    if (s == NB_OK) s = nb_chat_deepseek_v4_render(r, &text, err);
+    if (s == NB_OK) s = nb_prompt_render(&nb_engine_model(m->engine)->cfg, r, &text, err);
     if (s == NB_OK) {
         *prompt = strdup(nb_buf_str(&text));
         if (!nb_buf_ok(&text) || !*prompt) s = nb_fail_nomem(err, "a prompt", text.len);

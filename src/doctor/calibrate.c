@@ -1,0 +1,147 @@
+/* calibrate: measures activation ranges over texts, layer by layer, and writes them down. */
+#include "doctor/calibrate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "checkpoint/safetensors.h"
+#include "engine/measure.h"
+#include "numerics/nvfp4.h"
+
+#define MAX_SEQS 256 /* texts side by side in one step */
+
+static const char filled_rule[] = "largest amax of the layer's other experts";
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The texts as ids. Opens the folder for its config alone. */
+static nb_status read_texts(const char *dir, const char *data, nb_prompts *out, nb_error *err)
+{
+    nb_ckpt *c = NULL;
+    nb_tokenizer *t = NULL;
+    nb_config cfg;
+    nb_status s = nb_ckpt_open(dir, NULL, NULL, &c, err);
+    if (s == NB_OK) s = nb_config_init(c, &cfg, err);
+    if (s == NB_OK) s = nb_tokenizer_open(nb_ckpt_dir(c), &t, err);
+    if (s == NB_OK)
+        s = data ? nb_prompts_file(&cfg, t, data, out, err) : nb_prompts_builtin(&cfg, t, out, err);
+    nb_tokenizer_free(t);
+    nb_ckpt_close(c);
+    return s;
+}
+
+static nb_status open_engine(const char *dir, const nb_calibrate_options *opt, const nb_prompts *texts,
+                             const nb_sink *sink, nb_engine **out, nb_error *err)
+{
+    const nb_load_options load = {.stream = true};
+    size_t rows = opt->rows ? opt->rows : NB_CALIBRATE_ROWS;
+    /* Sequences enough to fill a step, but no more cache than two steps' tokens (or one text) need. */
+    size_t seqs = 2 * rows / texts->longest;
+    if (seqs > MAX_SEQS) seqs = MAX_SEQS;
+    if (seqs > texts->n) seqs = texts->n;
+    const nb_engine_options o = {.threads = opt->threads,
+                                 .kernels = opt->kernels ? opt->kernels : "auto",
+                                 .arith = opt->arith,
+                                 .act_bf16 = opt->act_bf16,
+                                 .max_seqs = seqs ? seqs : 1,
+                                 .max_context = texts->longest,
+                                 .max_rows = rows,
+                                 .load = &load};
+    nb_status s = nb_engine_new(dir, &o, sink, out, err);
+    if (s == NB_ERR_LIMIT) nb_error_remedy(err, "cut the longest text of the data");
+    return s;
+}
+
+static nb_status take(nb_measure *m, nb_calibration *out, nb_error *err)
+{
+    size_t n = nb_measure_count(m);
+    out->items = calloc(n + 1, sizeof *out->items);
+    if (!out->items) return nb_fail_nomem(err, "calibration results", n * sizeof *out->items);
+    for (; out->n < n; out->n++) {
+        const nb_range *r = nb_measure_at(m, out->n);
+        nb_calibrated *c = &out->items[out->n];
+        *c = (nb_calibrated){.module = strdup(r->linear->module),
+                             .amax = r->amax,
+                             .p9999 = nb_range_p9999(r),
+                             .tokens = r->rows,
+                             .stored = r->src->format == NB_FMT_NVFP4 && r->src->has_input,
+                             .filled_by = r->filled ? filled_rule : NULL};
+        if (!c->module) return nb_fail_nomem(err, "a module name", strlen(r->linear->module));
+        if (!c->stored) continue;
+        c->stored_amax = (double)r->src->input_multiplier * (double)NB_NVFP4_RANGE;
+        c->ratio = (double)c->amax / c->stored_amax;
+    }
+    return NB_OK;
+}
+
+/* The integers first: every tensor is then aligned to its own size. */
+static nb_status write_file(nb_st_writer *w, const nb_calibration *c, nb_error *err)
+{
+    static const char *const member[] = {"tokens", "input_amax", "input_p9999"};
+    nb_status s = NB_OK;
+    char name[320];
+    for (int k = 0; k < 3; k++) {
+        for (size_t i = 0; s == NB_OK && i < c->n; i++) {
+            snprintf(name, sizeof name, "%s.%s", c->items[i].module, member[k]);
+            s = nb_st_writer_declare(w, name, k ? NB_DT_F32 : NB_DT_I64, 0, NULL, err);
+        }
+    }
+    if (s == NB_OK) s = nb_st_writer_begin(w, err);
+    for (int k = 0; k < 3; k++) {
+        for (size_t i = 0; s == NB_OK && i < c->n; i++) {
+            const nb_calibrated *m = &c->items[i];
+            int64_t tokens = (int64_t)m->tokens;
+            const void *from = k == 0 ? (const void *)&tokens : k == 1 ? &m->amax : &m->p9999;
+            s = nb_st_writer_put(w, from, k ? sizeof m->amax : sizeof tokens, err);
+        }
+    }
+    return s;
+}
+
+nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const nb_sink *sink,
+                       nb_calibration *out, nb_error *err)
+{
+    nb_prompts texts = {0};
+    nb_engine *e = NULL;
+    nb_measure *m = NULL;
+    nb_st_writer *w = NULL;
+    double start = now();
+    *out = (nb_calibration){0};
+    if (opt->arith != NB_ARITH_EXACT && opt->arith != NB_ARITH_BF16)
+        return nb_fail(err, NB_ERR_ARGUMENT, "calibrate measures in exact or bf16, not in %s",
+                       nb_arith_name(opt->arith));
+    nb_status s = nb_st_writer_open(opt->out, &w, err); /* before the work, not after it */
+    if (s == NB_OK) s = read_texts(dir, opt->data, &texts, err);
+    if (s == NB_OK) s = open_engine(dir, opt, &texts, sink, &e, err);
+    if (s == NB_OK) s = nb_measure_new(e, true, &m, err);
+    if (s == NB_OK) s = nb_measure_run(m, &texts, opt->arith, sink, err);
+    if (s == NB_OK) s = nb_measure_fill(m, err);
+    if (s == NB_OK) s = take(m, out, err);
+    if (s == NB_OK) s = write_file(w, out, err);
+    if (s == NB_OK) {
+        s = nb_st_writer_commit(w, err);
+        w = NULL;
+    }
+    out->texts = texts.n;
+    out->tokens = texts.tokens;
+    out->seconds = now() - start;
+    nb_st_writer_abort(w);
+    nb_measure_free(m);
+    nb_engine_free(e);
+    nb_prompts_free(&texts);
+    if (s != NB_OK) nb_calibration_free(out);
+    return s;
+}
+
+void nb_calibration_free(nb_calibration *c)
+{
+    for (size_t i = 0; i < c->n; i++) free(c->items[i].module);
+    free(c->items);
+    *c = (nb_calibration){0};
+}
