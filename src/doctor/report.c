@@ -19,7 +19,7 @@ static void json_text(const char *key, const char *text, nb_buf *out)
         nb_buf_adds(out, "null");
 }
 
-static void json_finding(const nb_finding *f, nb_buf *out)
+void nb_report_json_finding(const nb_finding *f, nb_buf *out)
 {
     bool first = true;
     nb_buf_addf(out, "{\"rule\":\"%s\",\"severity\":\"%s\",\"tensors\":[", f->rule,
@@ -58,7 +58,7 @@ void nb_report_json(const nb_check_result *r, nb_buf *out)
     nb_buf_adds(out, "{\"findings\":[");
     for (size_t i = 0; i < r->findings.count; i++) {
         nb_buf_adds(out, i ? ",\n" : "\n");
-        json_finding(&r->findings.items[i], out);
+        nb_report_json_finding(&r->findings.items[i], out);
     }
     nb_buf_addf(
         out,

@@ -7,6 +7,8 @@
 
 /* {"findings": […], "summary": {…}} as specs/interfaces.md has it. Test nb_buf_ok(out) afterwards. */
 void nb_report_json(const nb_check_result *r, nb_buf *out);
+/* One finding of the list as a JSON object, for other verbs' reports. */
+void nb_report_json_finding(const nb_finding *f, nb_buf *out);
 /* For people: findings of one cause are one paragraph, and names that differ in numbers only one line. */
 void nb_report_text(const nb_check_result *r, nb_buf *out);
 /* The table of rules (code NULL), or one rule with its explanation. */
