@@ -56,8 +56,12 @@ static void progress(void *ctx, const char *what, uint64_t done, uint64_t total)
     double seconds = t - state.start, rate = seconds > 0 ? (double)done / seconds : 0;
     double left = rate > 0 && total > done ? (double)(total - done) / rate : 0;
     char text[160];
-    snprintf(text, sizeof text, "%s: %.1f of %.1f MB, %.0f MB/s, %.0f s left", what, (double)done / 1e6,
-             (double)total / 1e6, rate / 1e6, left);
+    bool tokens = strstr(what, "tokens") != NULL; /* everything else counts bytes */
+    double unit = tokens ? 1 : 1e6;
+    int digits = tokens ? 0 : 1;
+    const char *name = tokens ? "" : " MB";
+    snprintf(text, sizeof text, "%s: %.*f of %.*f%s, %.0f%s/s, %.0f s left", what, digits,
+             (double)done / unit, digits, (double)total / unit, name, rate / unit, name, left);
     if (state.tty && !end) {
         int width = columns() - (int)strlen(text) - 4,
             full = width > 0 ? (int)((double)done / (double)total * width) : 0;
@@ -71,7 +75,7 @@ static void progress(void *ctx, const char *what, uint64_t done, uint64_t total)
     if (!end)
         fprintf(stderr, "%s\n", text);
     else if (seconds >= 1)
-        fprintf(stderr, "%s: %.1f MB in %.1f s\n", what, (double)total / 1e6, seconds);
+        fprintf(stderr, "%s: %.*f%s in %.1f s\n", what, digits, (double)total / unit, name, seconds);
     if (end) state.start = 0;
 }
 

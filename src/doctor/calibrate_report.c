@@ -43,12 +43,21 @@ void nb_calibration_json(const nb_calibration *c, nb_buf *out)
     nb_buf_addf(out, "],\n\"texts\":%zu,\"tokens\":%zu,\"seconds\":%.3f}\n", c->texts, c->tokens, c->seconds);
 }
 
-/* How far a ratio is from 1, either way; a stored scale that is no number is furthest. */
+typedef enum fit { FITS, TOO_WIDE, CLIPPED, NO_SCALE } fit;
+
+static fit fit_of(const nb_calibrated *m)
+{
+    if (!(m->stored_amax > 0) || isinf(m->stored_amax)) return NO_SCALE;
+    if (m->ratio > CLIPS) return CLIPPED;
+    return m->ratio < WASTES ? TOO_WIDE : FITS;
+}
+
+/* Worse first: by kind, then by how far the ratio is from 1. */
 static double badness(const nb_calibrated *m)
 {
-    double r = m->ratio;
-    if (!(r > 0) || isinf(r)) return m->amax > 0 ? INFINITY : 0;
-    return fabs(log(r));
+    fit f = fit_of(m);
+    double far = f != NO_SCALE && m->ratio > 0 ? fabs(log(m->ratio)) : 0;
+    return 1e6 * f + far;
 }
 
 static int by_badness(const void *a, const void *b)
@@ -61,28 +70,25 @@ static int by_badness(const void *a, const void *b)
 
 static void add_meaning(const nb_calibrated *m, nb_buf *out)
 {
-    if (!(m->stored_amax > 0) || isinf(m->stored_amax))
-        nb_buf_adds(out, "the stored scale is no scale");
-    else if (m->ratio > CLIPS)
-        nb_buf_addf(out, "clipped, up to %.3g times too small", m->ratio);
-    else if (m->ratio < WASTES)
-        nb_buf_addf(out, "%.3g times more range than is used: small values become zero", 1 / m->ratio);
-    else
-        nb_buf_adds(out, "fits");
+    switch (fit_of(m)) {
+    case NO_SCALE: nb_buf_adds(out, "the stored scale is no scale"); break;
+    case CLIPPED: nb_buf_addf(out, "clipped: up to %.3g times too small", m->ratio); break;
+    case TOO_WIDE: nb_buf_addf(out, "%.3g times too wide: small values become zero", 1 / m->ratio); break;
+    case FITS: nb_buf_adds(out, "fits"); break;
+    }
 }
 
 static void table(const nb_calibration *c, const nb_calibrated **list, size_t n, nb_buf *out)
 {
     size_t bad = 0, width = 6;
     qsort(list, n, sizeof *list, by_badness);
-    for (size_t i = 0; i < n; i++) bad += list[i]->ratio > CLIPS || !(list[i]->ratio >= WASTES);
+    for (size_t i = 0; i < n; i++) bad += fit_of(list[i]) != FITS;
     if (!n) {
         nb_buf_adds(out, "The checkpoint stores no input scales to compare with.\n");
         return;
     }
     nb_buf_addf(out, "%zu of %zu stored input scales do not fit these inputs%s\n", bad, n, bad ? ":" : ".");
-    size_t lines = n < WORST ? n : WORST;
-    if (!bad && lines > 5) lines = 5;
+    size_t shown = bad ? bad : n < 5 ? n : 5, lines = shown < WORST ? shown : WORST;
     for (size_t i = 0; i < lines; i++)
         if (strlen(list[i]->module) > width) width = strlen(list[i]->module);
     nb_buf_addf(out, "\n  %-*s %10s %10s %12s %9s\n", (int)width, "linear", "amax", "p99.99", "stored amax",
@@ -94,7 +100,8 @@ static void table(const nb_calibration *c, const nb_calibrated **list, size_t n,
         add_meaning(m, out);
         nb_buf_addc(out, '\n');
     }
-    if (lines < n) nb_buf_addf(out, "  … and %zu more (--format json has them all)\n", n - lines);
+    if (lines < shown)
+        nb_buf_addf(out, "  … and %zu more that do not fit (--format json has them all)\n", shown - lines);
 }
 
 static void add_name(void *ctx, const char *text, size_t count)

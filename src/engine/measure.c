@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/quantile.h"
+#include "numerics/formats.h"
 
 #define READ_ROWS 16 /* rows copied from the back end at a time */
 
@@ -135,17 +136,21 @@ static void watch(void *ctx, nb_exec *x, const nb_tap *t)
     for (size_t i = 0; i < t->rows;) {
         size_t n = t->pick ? 1 : t->rows - i < READ_ROWS ? t->rows - i : READ_ROWS;
         x->ops->tensor_read(x, t->in, t->pick ? t->pick[i] / t->divide : i, n, m->row);
+        uint32_t top =
+            0; /* without their signs, F32 bits order as the values do, infinity and NaN above all */
         for (size_t k = 0; k < n * cols; k++) {
-            float v = fabsf(m->row[k]);
-            if (!isfinite(v)) {
-                nb_fail(&x->err, NB_ERR_FORMAT, "its input holds %s, so there is no range to measure",
-                        isnan(v) ? "NaN" : "infinity");
-                nb_error_at(&x->err, nb_ckpt_dir(m->model->ckpt), r->linear->module, -1);
-                nb_error_remedy(&x->err, "find the cause first: nibble check, nibble trace");
-                return;
-            }
-            if (v > r->amax) r->amax = v;
+            uint32_t v = nb_f32_bits(m->row[k]) & 0x7FFFFFFF;
+            if (v > top) top = v;
         }
+        float amax = nb_f32_from_bits(top);
+        if (!isfinite(amax)) {
+            nb_fail(&x->err, NB_ERR_FORMAT, "its input holds %s, so there is no range to measure",
+                    isnan(amax) ? "NaN" : "infinity");
+            nb_error_at(&x->err, nb_ckpt_dir(m->model->ckpt), r->linear->module, -1);
+            nb_error_remedy(&x->err, "find the cause first: nibble check, nibble trace");
+            return;
+        }
+        if (amax > r->amax) r->amax = amax;
         if (r->bins) nb_quantile_add(r->bins, m->row, n * cols);
         i += n;
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/map.h"
 #include "engine/measure.h"
 #include "numerics/nvfp4.h"
 
@@ -21,6 +22,10 @@ struct nb_policy {
     nb_scales scales;
     nb_safetensors *file; /* NB_SCALES_FILE */
     char *path;
+    nb_map
+        canonical; /* the file's entries by the canonical names of the architecture, made when it is known */
+    char **names;  /* the map's keys */
+    size_t n_names;
     pattern *dequant;
     size_t n_dequant;
     size_t n_bf16;       /* linears dequantised */
@@ -70,6 +75,9 @@ void nb_policy_free(nb_policy *p)
     if (!p) return;
     for (size_t i = 0; i < p->n_dequant; i++) free(p->dequant[i].glob);
     free(p->dequant);
+    for (size_t i = 0; i < p->n_names; i++) free(p->names[i]);
+    free(p->names);
+    nb_map_free(&p->canonical);
     nb_safetensors_close(p->file);
     free(p->path);
     free(p);
@@ -93,19 +101,51 @@ static bool quantised(nb_format f)
     return f == NB_FMT_NVFP4 || f == NB_FMT_MXFP4 || f == NB_FMT_FP8;
 }
 
-/* Takes src's input scale from the file, where it stands under the stored name or the canonical one. Not needed: a table that is
+/* Ranges measured on a folder with other spellings (the BF16 original, another flavour) serve as well: finds what each entry of
+ * the file is called in the architecture's own names. */
+static nb_status index_file(nb_policy *p, const nb_config *cfg, nb_error *err)
+{
+    static const char suffix[] = ".input_amax";
+    char module[256], name[256];
+    size_t n = nb_safetensors_count(p->file);
+    p->names = calloc(n + 1, sizeof *p->names);
+    if (!p->names || !nb_map_reserve(&p->canonical, n))
+        return nb_fail_nomem(err, p->path, n * sizeof *p->names);
+    for (size_t i = 0; i < n; i++) {
+        const char *stored = nb_safetensors_at(p->file, i)->name;
+        size_t len = strlen(stored), cut = sizeof suffix - 1;
+        int64_t l, e;
+        bool skipped;
+        if (len <= cut || len - cut >= sizeof module || strcmp(stored + len - cut, suffix) != 0) continue;
+        memcpy(module, stored, len - cut);
+        module[len - cut] = '\0';
+        const nb_arch_tensor *row = nb_arch_identify(cfg, module, &l, &e, &skipped);
+        if (!row) continue;
+        nb_arch_name(row, l, e, name, sizeof name);
+        char *key = strdup(name);
+        if (!key) return nb_fail_nomem(err, "a module name", strlen(name));
+        p->names[p->n_names++] = key;
+        if (!nb_map_put(&p->canonical, key, strlen(key), (uint32_t)i, NULL))
+            return nb_fail_nomem(err, p->path, n * sizeof *p->names);
+    }
+    return NB_OK;
+}
+
+/* Takes src's input scale from the file, where it stands under the stored name or another spelling of it. Not needed: a table that is
  * looked up by row, unless it is the head too. */
-static nb_status scale_from_file(nb_policy *p, const char *canonical, bool needed, nb_linear_src *src,
-                                 nb_error *err)
+static nb_status scale_from_file(nb_policy *p, const nb_config *cfg, const char *canonical, bool needed,
+                                 nb_linear_src *src, nb_error *err)
 {
     char name[320];
     float amax;
     nb_input_scale in;
-    snprintf(name, sizeof name, "%s.input_amax", canonical);
-    const nb_tensor_info *other = nb_safetensors_find(p->file, name);
+    uint32_t at;
+    nb_status s;
+    if (!p->names && (s = index_file(p, cfg, err))) return s;
     snprintf(name, sizeof name, "%s.input_amax", src->module);
     const nb_tensor_info *t = nb_safetensors_find(p->file, name);
-    if (!t) t = other;
+    if (!t && nb_map_get(&p->canonical, canonical, strlen(canonical), &at))
+        t = nb_safetensors_at(p->file, at);
     if (!t && !needed) return NB_OK;
     if (!t) {
         nb_fail(err, NB_ERR_MISSING, "the file of scales has no measured maximum of this linear's input");
@@ -119,7 +159,7 @@ static nb_status scale_from_file(nb_policy *p, const char *canonical, bool neede
         nb_error_at(err, p->path, t->name, (int64_t)t->begin);
         return NB_ERR_FORMAT;
     }
-    nb_status s = nb_safetensors_read(p->file, t, 0, &amax, sizeof amax, err);
+    s = nb_safetensors_read(p->file, t, 0, &amax, sizeof amax, err);
     if (s != NB_OK) return s;
     if (!nb_input_scale_of(amax, &in)) {
         nb_fail(err, NB_ERR_FORMAT, "%g is not the maximum of an input's magnitude", (double)amax);
@@ -154,7 +194,7 @@ nb_status nb_policy_adjust(void *ctx, const nb_model *m, const nb_arch_tensor *r
                           (int64_t)nb_linear_scale_bytes(src, src->n);
     }
     if (p->scales != NB_SCALES_FILE || src->format != NB_FMT_NVFP4 || src->to_bf16) return NB_OK;
-    return scale_from_file(p, canonical, row->role != NB_ROLE_EMBED, src, err);
+    return scale_from_file(p, &m->cfg, canonical, row->role != NB_ROLE_EMBED, src, err);
 }
 
 nb_status nb_policy_loaded(const nb_policy *p, const nb_sink *sink, nb_error *err)
