@@ -65,7 +65,10 @@ int nb_cmd_run(int argc, char **argv);
 int nb_cmd_eval(int argc, char **argv);
 int nb_cmd_tokenize(int argc, char **argv);
 int nb_cmd_check(int argc, char **argv);
+int nb_cmd_repair(int argc, char **argv);
+int nb_cmd_diff(int argc, char **argv);
 int nb_cmd_bench(int argc, char **argv);
+int nb_cmd_trace(int argc, char **argv);
 int nb_cmd_calibrate(int argc, char **argv);
 
 #endif

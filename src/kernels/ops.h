@@ -176,6 +176,7 @@ struct nb_ops {
 
     nb_status (*tensor_new)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
     void (*tensor_free)(nb_tensor *t);
+    size_t (*tensor_cols)(const nb_tensor *t);
     void (*tensor_write)(nb_exec *x, nb_tensor *t, const void *src); /* whole tensor, from the host */
     void (*tensor_read)(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, float *dst); /* waits; F32 */
 

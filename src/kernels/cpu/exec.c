@@ -70,6 +70,11 @@ static void tensor_free(nb_tensor *t)
     free(t);
 }
 
+static size_t tensor_cols(const nb_tensor *t)
+{
+    return t->cols;
+}
+
 static void tensor_write(nb_exec *x, nb_tensor *t, const void *src)
 {
     memcpy(t->f ? (void *)t->f : (void *)t->i, src, t->rows * t->cols * 4);
@@ -284,6 +289,7 @@ static const nb_ops cpu_ops = {
     .name = "cpu",
     .tensor_new = tensor_new,
     .tensor_free = tensor_free,
+    .tensor_cols = tensor_cols,
     .tensor_write = tensor_write,
     .tensor_read = tensor_read,
     .weight_new = weight_new,
