@@ -41,8 +41,8 @@ static nb_status open_engine(const char *dir, const nb_calibrate_options *opt, c
 {
     const nb_load_options load = {.stream = true};
     size_t rows = opt->rows ? opt->rows : NB_CALIBRATE_ROWS;
-    /* Sequences enough to fill a step, but no more cache than two steps' tokens (or one text) need. */
-    size_t seqs = 2 * rows / texts->longest;
+    /* Short texts fill a step together. Address space is taken for as many of the longest; memory only for what a step holds. */
+    size_t seqs = 16 * rows / texts->longest;
     if (seqs > MAX_SEQS) seqs = MAX_SEQS;
     if (seqs > texts->n) seqs = texts->n;
     const nb_engine_options o = {.threads = opt->threads,
