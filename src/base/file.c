@@ -226,19 +226,18 @@ nb_status nb_writer_put(nb_writer *w, const void *bytes, size_t n, nb_error *err
     return NB_OK;
 }
 
-/* A rename survives a crash only when the folder that holds the name is written too. */
-static nb_status sync_folder(const char *path, nb_error *err)
+/* A rename survives a crash only when the folder that holds the name is written too. Cuts path down to its folder in place: an
+ * allocation that fails here would report failure with the file already there. */
+static nb_status sync_folder(char *path, nb_error *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = strdup(slash ? path : ".");
-    if (!dir) return nb_fail_nomem(err, "a folder's path", strlen(path));
-    if (slash) dir[slash == path ? 1 : slash - path] = '\0';
+    char *slash = strrchr(path, '/');
+    const char *dir = slash ? path : ".";
+    if (slash) slash[slash == path] = '\0';
     nb_status s = NB_OK;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* EINVAL: a file system that cannot sync a folder, which then has nothing to lose. */
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) s = fail_errno(err, "sync the folder", dir, -1);
     if (fd >= 0) close(fd);
-    free(dir);
     return s;
 }
 
