@@ -188,7 +188,7 @@ int64_t nb_arch_experts(const nb_config *cfg, const nb_arch_tensor *t)
 {
     int64_t n = 0;
     if (!has(t, "{e}")) return 1;
-    nb_config_int(cfg, cfg->arch->n_experts_key, -1, 1, 1 << 20, &n, NULL); /* validate() saw to it */
+    nb_config_int(cfg, cfg->arch->n_experts_key, -1, 1, NB_MAX_EXPERTS, &n, NULL); /* validate() saw to it */
     return n;
 }
 

@@ -9,6 +9,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/linear.h"
 
+#define NB_MAX_EXPERTS (1 << 20)
+
 typedef struct nb_config nb_config;
 
 typedef enum nb_role {

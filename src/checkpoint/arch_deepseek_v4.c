@@ -166,27 +166,31 @@ static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *o
 
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
-    static const char *const keys[] = {"vocab_size",
-                                       "hidden_size",
-                                       "num_attention_heads",
-                                       "head_dim",
-                                       "qk_rope_head_dim",
-                                       "q_lora_rank",
-                                       "o_groups",
-                                       "o_lora_rank",
-                                       "sliding_window",
-                                       "n_routed_experts",
-                                       "n_shared_experts",
-                                       "num_experts_per_tok",
-                                       "moe_intermediate_size",
-                                       "hc_mult",
-                                       "hc_sinkhorn_iters",
-                                       "index_n_heads",
-                                       "index_head_dim",
-                                       "index_topk"};
+    /* The narrower limits are for what no tensor's shape confirms before memory or time depends on it. */
+    static const struct {
+        const char *key;
+        int64_t max;
+    } keys[] = {{"vocab_size", 1 << 30},
+                {"hidden_size", 1 << 30},
+                {"num_attention_heads", 1 << 30},
+                {"head_dim", 1 << 16},
+                {"qk_rope_head_dim", 1 << 16},
+                {"q_lora_rank", 1 << 30},
+                {"o_groups", 1 << 20},
+                {"o_lora_rank", 1 << 30},
+                {"sliding_window", 1 << 30},
+                {"n_routed_experts", NB_MAX_EXPERTS},
+                {"n_shared_experts", 1 << 20},
+                {"num_experts_per_tok", 1 << 10},
+                {"moe_intermediate_size", 1 << 30},
+                {"hc_mult", 16},
+                {"hc_sinkhorn_iters", 1000},
+                {"index_n_heads", 1 << 30},
+                {"index_head_dim", 1 << 16},
+                {"index_topk", 1 << 16}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int64_t v;
-        nb_status s = nb_config_int(cfg, keys[i], -1, 1, 1 << 30, &v, err);
+        nb_status s = nb_config_int(cfg, keys[i].key, -1, 1, keys[i].max, &v, err);
         if (s != NB_OK) return s;
     }
     for (int l = 0; l < cfg->n_layers; l++) {

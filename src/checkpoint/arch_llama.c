@@ -54,11 +54,16 @@ static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *o
 
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
-    static const char *const keys[] = {"vocab_size",          "hidden_size", "num_attention_heads",
-                                       "num_key_value_heads", "head_dim",    "intermediate_size"};
+    static const struct {
+        const char *key;
+        int64_t max;
+    } keys[] = {
+        {"vocab_size", 1 << 30},          {"hidden_size", 1 << 30}, {"num_attention_heads", 1 << 30},
+        {"num_key_value_heads", 1 << 30}, {"head_dim", 1 << 16}, /* rotary tables are made before a tensor's shape confirms it */
+        {"intermediate_size", 1 << 30}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int64_t v;
-        nb_status s = nb_config_int(cfg, keys[i], -1, 1, 1 << 30, &v, err);
+        nb_status s = nb_config_int(cfg, keys[i].key, -1, 1, keys[i].max, &v, err);
         if (s != NB_OK) return s;
     }
     return NB_OK;

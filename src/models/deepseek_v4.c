@@ -52,16 +52,27 @@ static nb_status refuse(const nb_model *m, nb_error *err)
         const char *key, *only;
     } words[] = {{"scoring_func", "sqrtsoftplus"}, {"hidden_act", "silu"}, {"topk_method", "noaux_tc"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const char *v = json_string_value(nb_config_get(&m->cfg, words[i].key));
-        if (!v || strcmp(v, words[i].only) == 0) continue;
-        nb_fail(err, NB_ERR_UNSUPPORTED, "%s is '%s', expected '%s'", words[i].key, v, words[i].only);
-        nb_error_at(err, "config.json", NULL, -1);
+        const json_t *v = nb_config_get(&m->cfg, words[i].key);
+        const char *name = json_is_string(v) ? json_string_value(v) : "no string";
+        if (!v || strcmp(name, words[i].only) == 0) continue;
+        nb_fail(err, NB_ERR_UNSUPPORTED, "%s is '%.64s', expected '%s'", words[i].key, name, words[i].only);
+        nb_error_at(err, m->cfg.file, NULL, -1);
         return NB_ERR_UNSUPPORTED;
     }
-    const bool bias = json_is_true(nb_config_get(&m->cfg, "attention_bias"));
-    if (!bias && !json_is_false(nb_config_get(&m->cfg, "norm_topk_prob"))) return NB_OK;
-    nb_fail(err, NB_ERR_UNSUPPORTED, "%s", bias ? "attention_bias is true" : "norm_topk_prob is false");
-    nb_error_at(err, "config.json", NULL, -1);
+    const json_t *kv = nb_config_get(&m->cfg, "num_key_value_heads");
+    if (kv && json_integer_value(kv) != 1) {
+        nb_fail(err, NB_ERR_UNSUPPORTED,
+                "num_key_value_heads is not 1; all heads share one key-value row here");
+        nb_error_at(err, m->cfg.file, NULL, -1);
+        return NB_ERR_UNSUPPORTED;
+    }
+    const json_t *bias = nb_config_get(&m->cfg, "attention_bias"),
+                 *norm = nb_config_get(&m->cfg, "norm_topk_prob");
+    const bool biased = bias && !json_is_false(bias);
+    if (!biased && (!norm || json_is_true(norm))) return NB_OK;
+    nb_fail(err, NB_ERR_UNSUPPORTED, "%s",
+            biased ? "attention_bias is not false" : "norm_topk_prob is not true");
+    nb_error_at(err, m->cfg.file, NULL, -1);
     return NB_ERR_UNSUPPORTED;
 }
 
@@ -111,7 +122,8 @@ static nb_status read_config(nb_model *m, ds4 *s, nb_error *err)
                 "%lld, index_head_dim %lld, num_experts_per_tok %lld of %lld, hc_mult %lld",
                 (long long)s->H, (long long)s->G, (long long)s->d, (long long)s->rope_dims, (long long)s->d_i,
                 (long long)s->slots, (long long)s->E, (long long)s->M);
-        nb_error_at(err, "config.json", NULL, -1);
+        nb_error_at(err, m->cfg.file, NULL, -1);
+        nb_error_remedy(err, "take these from the original model's config.json");
         return NB_ERR_FORMAT;
     }
     return NB_OK;
@@ -133,7 +145,7 @@ static nb_status read_rope(nb_model *m, ds4 *s, nb_error *err)
         return st;
     if (!params) {
         nb_fail(err, NB_ERR_MISSING, "neither rope_scaling nor rope_parameters.compress is given");
-        nb_error_at(err, "config.json", NULL, -1);
+        nb_error_at(err, c->file, NULL, -1);
         nb_error_remedy(
             err,
             "restore rope_scaling from the original model's config.json (re-saved configs often drop it)");
@@ -183,6 +195,9 @@ static nb_status prepare(nb_model *m, nb_error *err)
 {
     ds4 *s = m->state;
     size_t n = m->x->max_rows, ne = n * (size_t)s->slots;
+    bool indexed = false;
+    for (int l = 0; l < m->cfg.n_layers; l++) indexed = indexed || s->layer[l].indexed;
+    size_t ni = indexed ? n : 0; /* without an indexer no tensor vouches for its sizes */
     const struct {
         nb_tensor **to;
         bool i32;
@@ -202,11 +217,11 @@ static nb_status prepare(nb_model *m, nb_error *err)
         {&s->g[0], false, n, s->d},
         {&s->c[1], false, n, 2 * s->d},
         {&s->g[1], false, n, 2 * s->d},
-        {&s->qi, false, n, s->heads_i * s->d_i},
-        {&s->wi, false, n, s->heads_i},
-        {&s->ci, false, n, 2 * s->d_i},
-        {&s->gi, false, n, 2 * s->d_i},
-        {&s->select, true, n, s->topk},
+        {&s->qi, false, ni, s->heads_i * s->d_i},
+        {&s->wi, false, ni, s->heads_i},
+        {&s->ci, false, ni, 2 * s->d_i},
+        {&s->gi, false, ni, 2 * s->d_i},
+        {&s->select, true, ni, s->topk},
         {&s->z, false, n, s->G * s->L},
         {&s->router, false, n, s->E},
         {&s->ids, true, n, s->slots},

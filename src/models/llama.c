@@ -28,15 +28,18 @@ static nb_status refuse(const nb_model *m, nb_error *err)
 {
     static const char *const flags[] = {"attention_bias", "mlp_bias"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        if (!json_is_true(nb_config_get(&m->cfg, flags[i]))) continue;
-        nb_fail(err, NB_ERR_UNSUPPORTED, "%s is true; llama models with biases are not supported", flags[i]);
-        nb_error_at(err, "config.json", NULL, -1);
+        const json_t *v = nb_config_get(&m->cfg, flags[i]);
+        if (!v || json_is_false(v)) continue;
+        nb_fail(err, NB_ERR_UNSUPPORTED, "%s is not false; llama models with biases are not supported",
+                flags[i]);
+        nb_error_at(err, m->cfg.file, NULL, -1);
         return NB_ERR_UNSUPPORTED;
     }
-    const char *act = json_string_value(nb_config_get(&m->cfg, "hidden_act"));
-    if (!act || strcmp(act, "silu") == 0) return NB_OK;
-    nb_fail(err, NB_ERR_UNSUPPORTED, "hidden_act is '%s', expected silu", act);
-    nb_error_at(err, "config.json", NULL, -1);
+    const json_t *act = nb_config_get(&m->cfg, "hidden_act");
+    const char *name = json_is_string(act) ? json_string_value(act) : "no string";
+    if (!act || strcmp(name, "silu") == 0) return NB_OK; /* silu is what a config without it means */
+    nb_fail(err, NB_ERR_UNSUPPORTED, "hidden_act is '%.64s', expected silu", name);
+    nb_error_at(err, m->cfg.file, NULL, -1);
     return NB_ERR_UNSUPPORTED;
 }
 
@@ -60,11 +63,15 @@ static nb_status open(nb_model *m, nb_error *err)
         if (st == NB_OK) *sizes[i].to = (size_t)v;
     }
     if (st != NB_OK) return st;
-    if (s->H % s->G || s->d % 2)
-        return nb_fail(
+    if (s->H % s->G || s->d % 2) {
+        nb_fail(
             err, NB_ERR_FORMAT,
             "num_attention_heads %zu is not a multiple of num_key_value_heads %zu, or head_dim %zu is odd",
             s->H, s->G, s->d);
+        nb_error_at(err, m->cfg.file, NULL, -1);
+        nb_error_remedy(err, "take these from the original model's config.json");
+        return NB_ERR_FORMAT;
+    }
     double eps, theta;
     if ((st = nb_config_num(&m->cfg, "rms_norm_eps", 0, 1, &eps, err))) return st;
     s->eps = (float)eps;

@@ -18,10 +18,12 @@ static nb_status number(const json_t *params, const char *key, double *out, nb_e
     return NB_ERR_MISSING;
 }
 
-static double number_or(const json_t *params, const char *key, double otherwise)
+/* The same for a key that may be absent, null or (as transformers reads it) 0: *out then keeps its value. */
+static nb_status optional(const json_t *params, const char *key, double *out, nb_error *err)
 {
     const json_t *v = json_object_get(params, key);
-    return json_is_number(v) ? json_number_value(v) : otherwise;
+    bool absent = !v || json_is_null(v) || (json_is_number(v) && json_number_value(v) == 0);
+    return absent ? NB_OK : number(params, key, out, err);
 }
 
 /* Llama 3.1: long wavelengths are divided by factor, short ones kept, those between blended. */
@@ -49,12 +51,15 @@ static nb_status llama3(const json_t *p, nb_rope *r, nb_error *err)
 static nb_status yarn(const json_t *p, double theta, double force_factor, nb_rope *r, nb_error *err)
 {
     double factor, orig, dims = 2.0 * (double)r->pairs;
+    double fast = 32, slow = 1; /* YaRN's own constants */
+    double mscale = 0, all = 0, attention = 0;
     nb_status s;
     if ((s = number(p, "factor", &factor, err)) ||
-        (s = number(p, "original_max_position_embeddings", &orig, err)))
+        (s = number(p, "original_max_position_embeddings", &orig, err)) ||
+        (s = optional(p, "beta_fast", &fast, err)) || (s = optional(p, "beta_slow", &slow, err)) ||
+        (s = optional(p, "mscale", &mscale, err)) || (s = optional(p, "mscale_all_dim", &all, err)) ||
+        (s = optional(p, "attention_factor", &attention, err)))
         return s;
-    double fast = number_or(p, "beta_fast", 32),
-           slow = number_or(p, "beta_slow", 1); /* YaRN's own constants */
     double low = dims * log(orig / (fast * 2 * M_PI)) / (2 * log(theta));
     double high = dims * log(orig / (slow * 2 * M_PI)) / (2 * log(theta));
     if (!json_is_false(json_object_get(p, "truncate"))) {
@@ -70,12 +75,23 @@ static nb_status yarn(const json_t *p, double theta, double force_factor, nb_rop
         double f = r->inv_freq[i];
         r->inv_freq[i] = (float)(f / factor * ramp + f * (1 - ramp));
     }
-    double mscale = number_or(p, "mscale", 0), all = number_or(p, "mscale_all_dim", 0);
     double plain = factor <= 1 ? 1 : 0.1 * log(factor) + 1;
     double ratio = factor <= 1 ? 1 : (0.1 * mscale * log(factor) + 1) / (0.1 * all * log(factor) + 1);
-    double attention = number_or(p, "attention_factor", mscale && all ? ratio : plain);
+    if (attention == 0) attention = mscale != 0 && all != 0 ? ratio : plain;
     r->factor = (float)(force_factor > 0 ? force_factor : attention);
     return NB_OK;
+}
+
+/* Odd parameters (theta 1, low_freq_factor equal to high_freq_factor) divide by zero somewhere above. */
+static nb_status check_finite(const nb_rope *r, nb_error *err)
+{
+    bool finite = isfinite(r->factor);
+    for (size_t i = 0; i < r->pairs; i++) finite = finite && isfinite(r->inv_freq[i]);
+    if (finite) return NB_OK;
+    nb_fail(err, NB_ERR_FORMAT, "the rope parameters contradict each other: a frequency is not finite");
+    nb_error_at(err, "config.json", NULL, -1);
+    nb_error_remedy(err, "restore rope_theta and rope_scaling (or rope_parameters) from the original model");
+    return NB_ERR_FORMAT;
 }
 
 nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
@@ -83,6 +99,12 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
 {
     nb_rope r = {.pairs = dims / 2, .factor = 1.0f};
     nb_status s = NB_OK;
+    if (params && !json_is_object(params)) {
+        nb_fail(err, NB_ERR_FORMAT, "rope_scaling (or rope_parameters) must be an object or null");
+        nb_error_at(err, "config.json", NULL, -1);
+        nb_error_remedy(err, "restore it from the original model's config.json");
+        return NB_ERR_FORMAT;
+    }
     r.inv_freq = calloc(r.pairs + 1, sizeof(float));
     r.cos = calloc(max_rows * r.pairs + 1, sizeof(float));
     r.sin = calloc(max_rows * r.pairs + 1, sizeof(float));
@@ -114,6 +136,7 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
                     "rope type '%s' is not known (default, linear, llama3, yarn are)", type);
         nb_error_at(err, "config.json", NULL, -1);
     }
+    if (s == NB_OK) s = check_finite(&r, err);
 out:
     if (s == NB_OK)
         *out = r;

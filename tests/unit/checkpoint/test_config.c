@@ -235,6 +235,42 @@ static void deepseek_needs_its_layer_kinds(void **state)
     }
 }
 
+/* Numbers that no tensor's shape confirms, but that memory or time grows with. */
+static void sizes_out_of_reason_are_refused(void **state)
+{
+    static const char base[] =
+        "{\"model_type\":\"%s\",\"num_hidden_layers\":1,\"vocab_size\":8,\"hidden_size\":8,"
+        "\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":8,\"intermediate_size\":8,"
+        "\"qk_rope_head_dim\":4,\"q_lora_rank\":8,\"o_groups\":1,\"o_lora_rank\":8,\"sliding_window\":8,"
+        "\"n_routed_experts\":2,\"n_shared_experts\":1,\"num_experts_per_tok\":1,"
+        "\"moe_intermediate_size\":8,\"hc_mult\":2,\"hc_sinkhorn_iters\":1,\"index_n_heads\":1,"
+        "\"index_head_dim\":8,\"index_topk\":1,\"compress_ratios\":[0],\"num_hash_layers\":1,\"%s\":%s}";
+    static const struct {
+        const char *type, *key, *value;
+        nb_status want;
+    } cases[] = {
+        {"deepseek_v4", "index_topk", "1024", NB_OK}, /* as in V4-Pro */
+        {"deepseek_v4", "index_topk", "67108864", NB_ERR_FORMAT},
+        {"deepseek_v4", "hc_sinkhorn_iters", "1048576", NB_ERR_FORMAT},
+        {"deepseek_v4", "hc_mult", "17", NB_ERR_FORMAT},
+        {"deepseek_v4", "head_dim", "1073741824", NB_ERR_FORMAT},
+        {"deepseek_v4", "n_routed_experts", "1048577", NB_ERR_FORMAT},
+        {"llama", "head_dim", "65536", NB_OK},
+        {"llama", "head_dim", "1073741824", NB_ERR_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[2000];
+        nb_config cfg;
+        nb_error e = {0};
+        snprintf(text, sizeof text, base, cases[i].type, cases[i].key, cases[i].value); /* the last counts */
+        json_t *root = parse(text);
+        if (nb_config_from_json(root, "config.json", &cfg, &e) != cases[i].want)
+            fail_msg("%s %s: \"%s\"", cases[i].key, cases[i].value, e.cause);
+        if (cases[i].want != NB_OK && !strstr(e.cause, cases[i].key)) fail_msg("\"%s\"", e.cause);
+        json_decref(root);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +282,7 @@ int main(void)
         cmocka_unit_test(text_config_comes_first),
         cmocka_unit_test(unknown_and_incomplete_configs),
         cmocka_unit_test(deepseek_needs_its_layer_kinds),
+        cmocka_unit_test(sizes_out_of_reason_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

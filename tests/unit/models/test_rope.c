@@ -93,11 +93,43 @@ static void test_refused(void **unused)
     json_decref(p);
 }
 
+/* What would make a frequency NaN or infinite, or be passed over in silence, is an error. */
+static void test_contradictions(void **unused)
+{
+    static const struct {
+        const char *params;
+        double theta;
+        nb_status want;
+    } cases[] = {
+        {"\"yarn\"", 1e4, NB_ERR_FORMAT}, /* no object */
+        {"[1]", 1e4, NB_ERR_FORMAT},
+        {"{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,\"beta_fast\":\"32\"}",
+         1e4, NB_ERR_MISSING},
+        {"{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,\"beta_fast\":0,"
+         "\"mscale\":null}",
+         1e4, NB_OK}, /* as transformers: 0 and null stand for the default */
+        {"{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":1,"
+         "\"original_max_position_embeddings\":6.2831853071795865}",
+         1e4, NB_ERR_FORMAT}, /* a wavelength of 2 pi lies on both ends of a blend without width: 0 / 0 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        nb_rope r = {0};
+        nb_error err = {0};
+        json_t *p = json_loads(cases[i].params, JSON_DECODE_ANY, NULL);
+        assert_non_null(p);
+        if (nb_rope_init(p, cases[i].theta, 8, 0, 1, &r, &err) != cases[i].want)
+            fail_msg("%s: %s", cases[i].params, err.cause);
+        if (cases[i].want == NB_OK) nb_rope_free(&r);
+        assert_null(r.inv_freq);
+        json_decref(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),  cmocka_unit_test(test_yarn),    cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_linear), cmocka_unit_test(test_refused), cmocka_unit_test(test_contradictions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
