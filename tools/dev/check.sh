@@ -1,6 +1,7 @@
 # The slower checks: lint, sanitizers, coverage, oracles. Sourced by ./dev.
 
 LEAST_COVERAGE=85
+SUITE_SECONDS_SLOW=3600 # instrumented programs take their time
 
 lint() {
     need "${PACKAGES_LINT[@]}"
@@ -26,6 +27,7 @@ sanitized() {
     export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export TSAN_OPTIONS=allocator_may_return_null=1:halt_on_error=1
+    SUITE_SECONDS=$SUITE_SECONDS_SLOW
     prepare "$1"
     cmocka_suites "build-$1"
     ops "build-$1"
@@ -35,13 +37,14 @@ sanitized() {
 
 coverage() {
     need "${PACKAGES_COVERAGE[@]}"
+    SUITE_SECONDS=$SUITE_SECONDS_SLOW
     prepare coverage
     find build-coverage -name '*.gcda' -delete
     cmocka_suites build-coverage
     ops build-coverage
     e2e build-coverage --ignore tests/e2e/test_library.py
     gcovr --root . --filter src/ --exclude src/cli/ --object-directory build-coverage --print-summary \
-        --fail-under-line "$LEAST_COVERAGE" -j "$JOBS"
+        --fail-under-line "$LEAST_COVERAGE"
     finish
 }
 
