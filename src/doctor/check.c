@@ -1,7 +1,6 @@
 /*
  * Running the rules. Opening is lenient: whatever can be read is judged, and what cannot is a finding, so that one bad shard
- * of sixty does not hide what the other fifty-nine hold. The table below is the whole list of rules; `--rules`, `--explain`
- * and the reports read it.
+ * of sixty does not hide what the other fifty-nine hold. The rules are the table of rules.c.
  */
 #include "doctor/check.h"
 
@@ -9,108 +8,6 @@
 #include <string.h>
 
 #include "doctor/rules.h"
-
-/* To add a rule: its function in a rule_*.c (copy a neighbour), a line in rules.h, an entry here in order of code. */
-const nb_rule nb_rules[] = {
-    {"NB001", NB_SEVERITY_ERROR, "a safetensors file breaks its format",
-     "A safetensors file is 8 bytes of header length, a JSON header, and data. The header must be UTF-8 JSON "
-     "of at most 100 MB, "
-     "name each tensor once, with a known dtype, a shape of whole numbers and byte offsets; sorted by offset "
-     "the tensors must "
-     "cover the data exactly, from its first byte to the file's last, without hole or overlap. Readers "
-     "refuse anything else, "
-     "because bytes that belong to no tensor or to two are how files are tampered with, and missing ones are "
-     "how downloads break.\n"
-     "Remedy: download or export that file again; its size and hash are on the model's page.",
-     NULL},
-    {"NB002", NB_SEVERITY_ERROR, "shards and index disagree",
-     "model.safetensors.index.json says which shard holds which tensor. Errors: a shard is not in the "
-     "folder, a tensor is in two "
-     "shards or in another than the index says, the index names a tensor that its shard lacks or a file "
-     "outside the folder, the "
-     "index is not JSON. Warnings: a shard holds a tensor that the index omits (loaders that follow the "
-     "index miss it), "
-     "metadata.total_size is not the sum of the tensors.\n"
-     "Remedy: `hf download` fetches what is missing; an index can be written anew from the shards' headers.",
-     NULL},
-    {"NB003", NB_SEVERITY_ERROR, "a quantised linear lacks a member of its set",
-     "Codes mean nothing without their scales. NVFP4 needs codes (weight_packed, or weight of U8), block "
-     "scales (weight_scale) and "
-     "the global scale (weight_global_scale, or weight_scale_2); MXFP4 codes and E8M0 scales; FP8 a weight "
-     "and a scale. vLLM makes "
-     "its parameters with torch.empty: what the file lacks stays uninitialised memory there, so the model "
-     "starts and answers "
-     "nonsense or NaN. nibble refuses to load it.\n"
-     "Remedy: export the layer again; nothing in the file can replace a lost scale.",
-     nb_rule_sets},
-    {"NB004", NB_SEVERITY_ERROR, "shapes or dtypes of a set disagree",
-     "NVFP4 codes [N, K/2] of U8 go with F8_E4M3 block scales [N, K/16], row by row, and one F32 global "
-     "scale ([] and [1] are the "
-     "same). Met in the wild: block scales in the 128x4 order of tensor cores (1-D, or padded to 128 rows "
-     "and 4 columns), "
-     "transposed, half as many as needed, labelled U8; codes of one tensor-parallel part; a global scale per "
-     "fused shard; a global "
-     "scale in BF16 (warning: readers that take four bytes for an F32 read another number).\n"
-     "Remedy: swizzled, padded and mislabelled scales can be put right without data; the rest must be "
-     "exported again.",
-     nb_rule_shapes},
-    {"NB005", NB_SEVERITY_ERROR, "the experts of a layer are not complete",
-     "All experts of a layer must have the same projections, each with the same members. An expert that "
-     "calibration never reached "
-     "may lack its input scale; an interrupted export lacks whole experts. Loaders that fuse the experts "
-     "fill the gap with "
-     "uninitialised memory, so only prompts routed there show it. The number of experts must be the "
-     "config's.\n"
-     "Remedy: export again; a missing input scale can be filled from the layer's other experts.",
-     nb_rule_experts},
-    {"NB006", NB_SEVERITY_WARNING, "tensors that nobody reads, or names that known loaders drop",
-     "Names that loaders drop without a word: block scales called .scale, expert numbers behind the "
-     "projection "
-     "(experts.gate_proj.3), experts fused to stacks with underscore suffixes "
-     "(experts.down_proj_weight_scale), one tensor a row "
-     "(.weight.weight), double scales, names without the prefix that the other layers have. And, where the "
-     "architecture is known, "
-     "tensors that no part of it reads: leftovers, or layers beyond the config's number. Drafting (MTP) "
-     "layers, vision and audio "
-     "towers, KV-cache scales and rotary tables are known and never reported.\n"
-     "Remedy: rename to the loader's spelling, or remove the tensor.",
-     nb_rule_names},
-    {"NB007", NB_SEVERITY_ERROR, "tensors contradict the architecture",
-     "For known architectures every tensor that the forward pass needs must be there, in any of its "
-     "spellings, with the shape that "
-     "config.json implies (the grouped output projection of DeepSeek-V4 has heads*head_dim/o_groups "
-     "columns), and router tables "
-     "must name experts that exist.\n"
-     "Remedy: take config.json and tensors from the same revision of the model.",
-     nb_rule_arch},
-    {"NB008", NB_SEVERITY_ERROR, "a file is a Git LFS pointer, empty, or cut",
-     "A clone without Git LFS leaves text pointers of 130 bytes in place of the files; a broken download "
-     "leaves empty or short "
-     "ones.\n"
-     "Remedy: `git lfs pull`, or `hf download`.",
-     nb_rule_not_data},
-    {"NB200", NB_SEVERITY_ERROR, "config.json cannot be read, or names an unknown architecture",
-     "Without a config.json nothing can load the model: an error. An architecture that this build has no "
-     "table for is a note: "
-     "NB007 and parts of NB004 to NB006 need a table and are left out, all other rules run.\n"
-     "Remedy: download config.json again. An unknown architecture needs none.",
-     nb_rule_config_known},
-    {"NB212", NB_SEVERITY_ERROR, "config.json lacks a key that the architecture needs",
-     "Configs that llm-compressor or transformers saved again often lack keys of the release (DeepSeek-V4: "
-     "compress_ratios or "
-     "layer_types, num_hash_layers or mlp_layer_types), or hold values that cannot be.\n"
-     "Remedy: copy the keys from the original model's config.json.",
-     nb_rule_config_keys},
-};
-const size_t nb_rules_count = sizeof nb_rules / sizeof *nb_rules;
-
-const nb_rule *nb_rule_find(const char *code)
-{
-    for (size_t i = 0; i < nb_rules_count; i++) {
-        if (strcmp(nb_rules[i].code, code) == 0) return &nb_rules[i];
-    }
-    return NULL;
-}
 
 bool nb_check_absent(const nb_check *c, const char *name)
 {
@@ -174,9 +71,11 @@ static nb_status run_rules(nb_check *c, nb_findings *found, nb_error *err)
     return s;
 }
 
-nb_status nb_check_folder(const char *path, const nb_sink *sink, nb_check_result *out, nb_error *err)
+nb_status nb_check_folder_with(const char *path, const nb_check_options *options, const nb_sink *sink,
+                               nb_check_result *out, nb_error *err)
 {
     nb_check c = {.sink = sink};
+    if (options) c.options = *options;
     nb_ckpt *ckpt = NULL;
     nb_container opening = {0};
     nb_check_result r = {0};
@@ -192,13 +91,15 @@ nb_status nb_check_folder(const char *path, const nb_sink *sink, nb_check_result
     r.tensors = nb_ckpt_count(ckpt);
     r.bytes = nb_ckpt_bytes(ckpt);
     if (r.bytes >= 1000000000)
-        nb_log(sink, NB_LOG_INFO, "%s: %zu files, %.1f GB, %zu tensors; examining names, dtypes and shapes",
+        nb_log(sink, NB_LOG_INFO, "%s: %zu files, %.1f GB, %zu tensors",
                r.dir, r.files, (double)r.bytes / 1e9, r.tensors);
     if ((s = remember_lost(&c, &opening.found, err))) goto out;
     if ((s = nb_modules_build(ckpt, &c.modules, err))) goto out;
     c.table = nb_config_init(ckpt, &c.config, &c.config_error) == NB_OK;
     if (c.table && (s = place(&c, err))) goto out;
     if (c.config.arch) r.architecture = c.config.arch->name;
+    if ((s = nb_quant_build(ckpt, &c.modules, &c.quant, err))) goto out;
+    if ((s = nb_scan_run(ckpt, &c.modules, c.options.threads, sink, &c.scan, err))) goto out;
     findings = opening.found;
     opening.found = (nb_findings){0};
     if (findings.bad) s = nb_fail_nomem(err, "the list of findings", findings.count * sizeof(nb_finding));
@@ -213,11 +114,18 @@ out:
     nb_findings_free(&findings);
     nb_findings_free(&opening.found);
     nb_check_result_free(&r);
+    nb_scan_free(&c.scan);
+    nb_quant_free(&c.quant);
     nb_map_free(&c.lost);
     nb_modules_free(&c.modules);
     free(c.places);
     nb_ckpt_close(ckpt);
     return s;
+}
+
+nb_status nb_check_folder(const char *path, const nb_sink *sink, nb_check_result *out, nb_error *err)
+{
+    return nb_check_folder_with(path, NULL, sink, out, err);
 }
 
 void nb_check_result_free(nb_check_result *r)

@@ -2,13 +2,15 @@
  * The doctor's findings and the rules that make them. A rule looks at a folder and adds findings; it never prints, never
  * stops at the first fault, and never changes anything. Reports (report.h) and exit codes are made from the list alone.
  *
- * To add a rule: copy a neighbour in rule_*.c, declare it below rules.h's others, add one line to nb_rules in check.c.
+ * To add a rule: copy a neighbour in rule_*.c, declare it below rules.h's others, add one entry to nb_rules in rules.c.
  */
 #ifndef NB_DOCTOR_CHECK_H
 #define NB_DOCTOR_CHECK_H
 
 #include "checkpoint/arch.h"
 #include "doctor/modules.h"
+#include "doctor/quant.h"
+#include "doctor/scan.h"
 
 typedef enum nb_severity { NB_SEVERITY_NOTE, NB_SEVERITY_WARNING, NB_SEVERITY_ERROR } nb_severity;
 
@@ -99,6 +101,11 @@ typedef struct nb_place {
     bool skipped;              /* known, and not needed */
 } nb_place;
 
+typedef struct nb_check_options {
+    uint32_t tp;    /* tensor-parallel size to judge shapes for (NB206); 0: none */
+    size_t threads; /* for the pass over the weights; 0: as many as the machine allows, at most 8 */
+} nb_check_options;
+
 /* What rules look at. Made by nb_check_folder; immutable while rules run, so that they may run in any order. */
 typedef struct nb_check {
     const char *dir;
@@ -111,6 +118,9 @@ typedef struct nb_check {
     /* A shard could not be read, so a tensor that is not seen may well be in it: nothing is called missing then. */
     bool blind;
     nb_map lost; /* names of tensors that opening already reported as lost */
+    nb_quant quant; /* what the configs claim */
+    nb_scan scan;   /* what the weights hold */
+    nb_check_options options;
     const nb_sink *sink;
 } nb_check;
 
@@ -144,9 +154,12 @@ typedef struct nb_check_result {
     uint64_t bytes;
 } nb_check_result;
 
-/* Opens a folder or hub id leniently and runs every rule. Reads headers and small tables only, never weights. Fails only when
- * the folder cannot be read at all (missing, no safetensors in it) or memory runs out. sink may be NULL. Free *out with
- * nb_check_result_free. */
+/* Opens a folder or hub id leniently, passes once over its weights in buffers of fixed size, and runs every rule. Fails only
+ * when the folder cannot be read at all (missing, no safetensors in it) or memory runs out. options (NULL: none) and sink may
+ * be NULL. Free *out with nb_check_result_free. */
+nb_status nb_check_folder_with(const char *path, const nb_check_options *options, const nb_sink *sink,
+                               nb_check_result *out, nb_error *err);
+/* The same without options. */
 nb_status nb_check_folder(const char *path, const nb_sink *sink, nb_check_result *out, nb_error *err);
 void nb_check_result_free(nb_check_result *r);
 

@@ -28,4 +28,13 @@ nb_status nb_rule_drafts(const nb_check *c, nb_findings *out,
 nb_status nb_rule_config_known(const nb_check *c, nb_findings *out, nb_error *err); /* NB200 */
 nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err);  /* NB212 */
 
+nb_status nb_rule_scale_bytes(const nb_check *c, nb_findings *out, nb_error *err); /* NB101, NB102, NB113 */
+nb_status nb_rule_globals(const nb_check *c, nb_findings *out, nb_error *err);     /* NB103, NB104 */
+nb_status nb_rule_inputs(const nb_check *c, nb_findings *out,
+                         nb_error *err); /* NB105, NB106 of inputs, NB108, NB211 */
+nb_status nb_rule_blocks(const nb_check *c, nb_findings *out,
+                         nb_error *err); /* NB106 of weights, NB109, NB110, NB114 */
+nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err); /* NB107 */
+nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err);   /* NB112, NB008 of reading */
+
 #endif

@@ -24,6 +24,46 @@ typedef struct model {
     nb_check_result r;
 } model;
 
+/* What a quantiser would write where the test gives no bytes: codes that reach 6 in every block, scales up to 448, global scales
+ * of 1/1000; input scales that differ from expert to expert. NULL (zeros) for everything else. */
+static inline const void *model_bytes(const folder_tensor *t)
+{
+    enum { MOST = 1 << 17 };
+    static unsigned char codes[MOST], scales[MOST], powers[MOST];
+    static float multiplier[64], divisor[64], inputs[2][10];
+    static uint16_t bf16_multiplier[64], bf16_divisor[64];
+    const char *last = strrchr(t->name, '.');
+    const nb_tensor_info info = {.rank = t->rank, .shape = t->shape};
+    const uint64_t n = nb_tensor_elements(&info);
+    if (!last || n > MOST) return NULL;
+    const bool ct = strstr(last, "global_scale") != NULL;
+    for (size_t i = 0; i < MOST; i++) {
+        codes[i] = (unsigned char)(i % 8 == 0 ? 0x17 : 0x21 + i % 4);
+        scales[i] = i % 2 ? 0x70 : 0x7E;
+        powers[i] = 0x78;
+    }
+    for (size_t i = 0; i < 64; i++) {
+        multiplier[i] = 1e-3f;
+        divisor[i] = 1e3f;
+        bf16_multiplier[i] = 0x3A83;
+        bf16_divisor[i] = 0x447A;
+    }
+    const char *expert = strstr(t->name, "experts.");
+    const int e = expert ? expert[8] - '0' : 0;
+    if (strstr(last, ".input_") && t->dtype == NB_DT_F32 && n == 1 && e >= 0 && e < 10) {
+        inputs[0][e] = 2e-3f + 1e-4f * (float)e;
+        inputs[1][e] = 5e2f + (float)e;
+        return &inputs[ct][e];
+    }
+    if (ct || strcmp(last, ".weight_scale_2") == 0 || strcmp(last, ".input_scale") == 0) {
+        if (t->dtype == NB_DT_F32 && n <= 64) return ct ? divisor : multiplier;
+        return t->dtype == NB_DT_BF16 && n <= 64 ? (ct ? bf16_divisor : bf16_multiplier) : NULL;
+    }
+    if (t->dtype == NB_DT_F8_E8M0 || strstr(last, "_scales")) return powers;
+    if (strstr(last, "scale")) return t->dtype == NB_DT_U8 || t->dtype == NB_DT_F8_E4M3 ? scales : NULL;
+    return t->dtype == NB_DT_U8 || t->dtype == NB_DT_I8 ? codes : NULL;
+}
+
 /* Adds MODULE + SUFFIX. */
 static inline void model_member(model *m, const char *module, const char *suffix, nb_dtype dtype, size_t rank,
                                 uint64_t a, uint64_t b)
@@ -31,7 +71,9 @@ static inline void model_member(model *m, const char *module, const char *suffix
     assert_true(m->n < 160);
     char *name = m->names[m->n];
     if (snprintf(name, sizeof m->names[0], "%s%s", module, suffix) >= (int)sizeof m->names[0]) fail();
-    m->t[m->n++] = (folder_tensor){name, dtype, rank, {a, b}, NULL};
+    m->t[m->n] = (folder_tensor){name, dtype, rank, {a, b}, NULL};
+    m->t[m->n].bytes = model_bytes(&m->t[m->n]);
+    m->n++;
 }
 static inline void model_add(model *m, const char *name, nb_dtype dtype, size_t rank, uint64_t a, uint64_t b)
 {
@@ -115,6 +157,7 @@ static inline void model_reshape(model *m, const char *name, nb_dtype dtype, siz
 {
     folder_tensor *t = model_find(m, name);
     *t = (folder_tensor){t->name, dtype, rank, {a, b}, NULL};
+    t->bytes = model_bytes(t);
 }
 
 /* Checks a folder that is there. */
@@ -167,12 +210,14 @@ static inline const nb_finding *must_find(const model *m, const char *rule, cons
     return f;
 }
 
-/* Nothing above a note but what the given rule reports (NULL: nothing at all). */
+/* Nothing above a note but what the given rule reports (NULL: nothing at all). That these folders have no quantization_config
+ * and no tokenizer is not what the tests are about. */
 static inline void must_be_alone(const model *m, const char *rule)
 {
     for (size_t i = 0; i < m->r.findings.count; i++) {
         const nb_finding *f = &m->r.findings.items[i];
         if (f->severity == NB_SEVERITY_NOTE || (rule && strcmp(f->rule, rule) == 0)) continue;
+        if (strcmp(f->rule, "NB201") == 0 || strcmp(f->rule, "NB210") == 0) continue;
         fail_msg("false alarm: %s %s: %s", f->rule, f->n_tensors ? f->tensors[0] : "", f->message);
     }
 }

@@ -32,7 +32,8 @@ static void a_lost_input_scale_harms_w4a4_alone(void **state)
     assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_UNDEFINED);
     assert_int_equal(f->effect[NB_FAMILY_MARLIN], NB_EFFECT_FINE);
     assert_true(f->repairable);
-    must_be_alone(&m, "NB005");
+    must_find(&m, "NB105", EXPERT "3.down_proj.input_scale", NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 3); /* with the note on the architecture */
     model_free(&m);
 }
 

@@ -1,0 +1,226 @@
+/* The whole list of rules: `--rules`, `--explain`, the reports and check.c read it. */
+#include "doctor/rules.h"
+
+#include <string.h>
+
+/* To add a rule: its function in a rule_*.c (copy a neighbour), a line in rules.h, an entry here in order of code. */
+const nb_rule nb_rules[] = {
+    {"NB001", NB_SEVERITY_ERROR, "a safetensors file breaks its format",
+     "A safetensors file is 8 bytes of header length, a JSON header, and data. The header must be UTF-8 JSON "
+     "of at most 100 MB, "
+     "name each tensor once, with a known dtype, a shape of whole numbers and byte offsets; sorted by offset "
+     "the tensors must "
+     "cover the data exactly, from its first byte to the file's last, without hole or overlap. Readers "
+     "refuse anything else, "
+     "because bytes that belong to no tensor or to two are how files are tampered with, and missing ones are "
+     "how downloads break.\n"
+     "Remedy: download or export that file again; its size and hash are on the model's page.",
+     NULL},
+    {"NB002", NB_SEVERITY_ERROR, "shards and index disagree",
+     "model.safetensors.index.json says which shard holds which tensor. Errors: a shard is not in the "
+     "folder, a tensor is in two "
+     "shards or in another than the index says, the index names a tensor that its shard lacks or a file "
+     "outside the folder, the "
+     "index is not JSON. Warnings: a shard holds a tensor that the index omits (loaders that follow the "
+     "index miss it), "
+     "metadata.total_size is not the sum of the tensors.\n"
+     "Remedy: `hf download` fetches what is missing; an index can be written anew from the shards' headers.",
+     NULL},
+    {"NB003", NB_SEVERITY_ERROR, "a quantised linear lacks a member of its set",
+     "Codes mean nothing without their scales. NVFP4 needs codes (weight_packed, or weight of U8), block "
+     "scales (weight_scale) and "
+     "the global scale (weight_global_scale, or weight_scale_2); MXFP4 codes and E8M0 scales; FP8 a weight "
+     "and a scale. vLLM makes "
+     "its parameters with torch.empty: what the file lacks stays uninitialised memory there, so the model "
+     "starts and answers "
+     "nonsense or NaN. nibble refuses to load it.\n"
+     "Remedy: export the layer again; nothing in the file can replace a lost scale.",
+     nb_rule_sets},
+    {"NB004", NB_SEVERITY_ERROR, "shapes or dtypes of a set disagree",
+     "NVFP4 codes [N, K/2] of U8 go with F8_E4M3 block scales [N, K/16], row by row, and one F32 global "
+     "scale ([] and [1] are the "
+     "same). Met in the wild: block scales in the 128x4 order of tensor cores (1-D, or padded to 128 rows "
+     "and 4 columns), "
+     "transposed, half as many as needed, labelled U8; codes of one tensor-parallel part; a global scale per "
+     "fused shard; a global "
+     "scale in BF16 (warning: readers that take four bytes for an F32 read another number).\n"
+     "Remedy: swizzled, padded and mislabelled scales can be put right without data; the rest must be "
+     "exported again.",
+     nb_rule_shapes},
+    {"NB005", NB_SEVERITY_ERROR, "the experts of a layer are not complete",
+     "All experts of a layer must have the same projections, each with the same members. An expert that "
+     "calibration never reached "
+     "may lack its input scale; an interrupted export lacks whole experts. Loaders that fuse the experts "
+     "fill the gap with "
+     "uninitialised memory, so only prompts routed there show it. The number of experts must be the "
+     "config's.\n"
+     "Remedy: export again; a missing input scale can be filled from the layer's other experts.",
+     nb_rule_experts},
+    {"NB006", NB_SEVERITY_WARNING, "tensors that nobody reads, or names that known loaders drop",
+     "Names that loaders drop without a word: block scales called .scale, expert numbers behind the "
+     "projection "
+     "(experts.gate_proj.3), experts fused to stacks with underscore suffixes "
+     "(experts.down_proj_weight_scale), one tensor a row "
+     "(.weight.weight), double scales, names without the prefix that the other layers have. And, where the "
+     "architecture is known, "
+     "tensors that no part of it reads: leftovers, or layers beyond the config's number. Drafting (MTP) "
+     "layers, vision and audio "
+     "towers, KV-cache scales and rotary tables are known and never reported.\n"
+     "Remedy: rename to the loader's spelling, or remove the tensor.",
+     nb_rule_names},
+    {"NB007", NB_SEVERITY_ERROR, "tensors contradict the architecture",
+     "For known architectures every tensor that the forward pass needs must be there, in any of its "
+     "spellings, with the shape that "
+     "config.json implies (the grouped output projection of DeepSeek-V4 has heads*head_dim/o_groups "
+     "columns), and router tables "
+     "must name experts that exist.\n"
+     "Remedy: take config.json and tensors from the same revision of the model.",
+     nb_rule_arch},
+    {"NB008", NB_SEVERITY_ERROR, "a file is a Git LFS pointer, empty, or cut",
+     "A clone without Git LFS leaves text pointers of 130 bytes in place of the files; a broken download "
+     "leaves empty or short "
+     "ones.\n"
+     "Remedy: `git lfs pull`, or `hf download`.",
+     nb_rule_not_data},
+    {"NB101", NB_SEVERITY_ERROR, "block scales are NaN",
+     "An E4M3 block scale of 0x7F or 0xFF is NaN; there is no infinity. Quantisers that cast without "
+     "saturating write it for values above 448 (ModelOpt 0.44: Model-Optimizer#1633). One such byte makes "
+     "one row of the weight NaN, hence one column of the output, for every token, and through the next "
+     "norm the whole row of activations. In an expert only tokens that are routed there are hit.\n"
+     "Example: amax of a block 3.1, global scale 0.001: 3.1 / 6 / 0.001 = 517, above 464, so the cast "
+     "gives 0x7F where a saturating one gives 0x7E (448).\n"
+     "Remedy: `nibble repair` sets the byte to 0x7E; the error is what saturation would have cost.",
+     nb_rule_scale_bytes},
+    {"NB102", NB_SEVERITY_ERROR, "block scales have the sign bit set",
+     "Codes carry the sign of a weight, block scales are positive. Emulation reads 0xB8 as -1.0 and the "
+     "block changes its sign; Marlin keeps scales without a sign (S0E5M3) and reads another number; FP4 "
+     "tensor cores take it as it is.\n"
+     "Example: byte 0xB8 over code 2 (1.0) is -1.0; the quantiser meant 0x38 over code 10 (-1.0), or the "
+     "byte was damaged.\n"
+     "Remedy: `nibble repair` moves the sign into the codes.",
+     NULL},
+    {"NB103", NB_SEVERITY_ERROR, "a weight's global scale is no usable number",
+     "Zero, negative, infinite, NaN, or so small that its reciprocal is infinite. A ModelOpt scale is a "
+     "multiplier (amax / 2688), a compressed-tensors one a divisor (2688 / amax), so zero gives zeros in "
+     "the one and infinity in the other. llm-compressor wrote infinity for weights of zeros before "
+     "compressed-tensors PR 595.\n"
+     "Example: weight_global_scale 0: 1 / 0 is infinity, and infinity times a zero code is NaN.\n"
+     "Scales of FP8 weights that are NaN or infinite are reported here, too.\n"
+     "Remedy: an expert can take the largest scale of its layer's others; anything else must be exported "
+     "again.",
+     nb_rule_globals},
+    {"NB104", NB_SEVERITY_ERROR, "an input scale is no usable number",
+     "What comes of it depends on the kernel. Marlin and other W4A16 kernels read no input scale: the "
+     "model is fine on Hopper and broken on Blackwell. On FP4 tensor cores a stored ModelOpt scale of 0 "
+     "makes the kernel's factor infinite: blocks with values come out as zero, but a block of sixteen "
+     "zeros gives infinity times 0, a NaN scale, and NaN in that row. So NaN appears for some prompts "
+     "only.\n"
+     "Example: input_scale 0 at an expert's down projection: SwiGLU gives a block of exact zeros once in a "
+     "thousand tokens, and that answer ends in '!!!!'.\n"
+     "Remedy: `nibble calibrate` measures it; an expert can take the maximum of its layer's others.",
+     NULL},
+    {"NB105", NB_SEVERITY_ERROR, "linears lack the input scale that W4A4 needs",
+     "vLLM makes the parameter with torch.empty; what the file lacks keeps whatever was in that memory "
+     "(vllm#45212). Experts that calibration never reached are the usual case.\n"
+     "Example: experts.17.down_proj has weights and block scales but no input_scale. Its memory holds 0: "
+     "see NB104. On Marlin nothing is wrong.\n"
+     "Remedy: experts can take the maximum of the layer's others; else `nibble calibrate`.",
+     nb_rule_inputs},
+    {"NB106", NB_SEVERITY_ERROR,
+     "a global scale is the wrong way round, or does not belong to its block scales",
+     "A weight multiplier above 1, or a divisor below 1, claims weights above 2688: it is the reciprocal "
+     "of the right number (modular#6600). Of input scales above 1 alone nothing follows: SmolLM2's layer "
+     "11 really sees 3072. They are reported when they claim more than F16 holds, when most of the file's "
+     "are above 1, or when the reciprocal fits the other layers far better.\n"
+     "The other way to tell: the global scale is made so that the largest block scale is 448 (256 or 384 "
+     "in four-over-six files). Where the largest is far smaller, over all linears that share the scale, "
+     "the scale is another's.\n"
+     "Example: input_scale 3977.566, where 0.00025141 = 1 / 3977.566 was meant. Quantising by 0.00025141 "
+     "flushes every block below 6 * 2^-10 / 0.00025141 = 23.31 to exactly zero.\n"
+     "Remedy: `nibble repair` stores the reciprocal.",
+     NULL},
+    {"NB107", NB_SEVERITY_ERROR, "linears that loaders fuse do not share their scales",
+     "vLLM fuses q, k and v, gate and up, wq_a and wkv, and has one global scale for them: the largest of "
+     "the stored numbers, or the gate's for experts. Block scales are not adjusted. So with multipliers "
+     "the smaller ones' weights come out too large; with divisors the larger weights come out too small. "
+     "Each linear by its own scale (nibble, transformers) is right. Above a ratio of 1.25 it is an error.\n"
+     "Example: vllm#54974: gate 3.85e-5, up 4.83e-5: up's rows are wrong by 1.25. llm-compressor PR 1869: "
+     "divisors 9600, 12992, 12160 for q, k, v: q comes out at 0.74 of its size.\n"
+     "For input scales the largest divisor stands for the smallest maximum: it clips.\n"
+     "Remedy: `nibble repair` gives all the largest multiplier and rescales the bytes of the rest by the "
+     "ratio.",
+     nb_rule_siblings},
+    {"NB108", NB_SEVERITY_WARNING, "an input scale was never measured",
+     "Exactly 1.0: an exporter that did not calibrate. 1.860e-4 (amax 0.5) on all experts of a layer: "
+     "ModelOpt's fallback when none saw a token. One value for the down projections of all experts: their "
+     "inputs differ, so nobody measured them. Over 100 times from its like in the other layers: damage, or "
+     "one token of calibration.\n"
+     "No finding: gate and up equal over the experts (llm-compressor shows every token to every expert), "
+     "and down projections equal to what a clamped SwiGLU can give at most.\n"
+     "Example: scale 1.0 stands for 2688; activations of 0.5 become 0.5 / 6 = 0.083 of a block scale, with "
+     "three bits left.\n"
+     "Remedy: `nibble calibrate`, then `nibble repair --scales`. Nothing in the file says what the value "
+     "should be.",
+     NULL},
+    {"NB109", NB_SEVERITY_WARNING, "block scales are zero over codes, or reach too low for Marlin",
+     "A zero scale makes its sixteen weights zero whatever the codes are. Scales below 2^-6 are subnormal "
+     "in E4M3: they have lost bits, and Marlin's S0E5M3 cannot hold both them and 448: its F16 path "
+     "overflows, its BF16 path drops the small ones (vLLM PR 34577).\n"
+     "Example: global scale 1.0 with block scales as small as the weights, 0.002 to 0.01: bytes 0x01 to "
+     "0x05, with one or two bits.\n"
+     "Remedy: export again with a global scale of amax / 2688.",
+     nb_rule_blocks},
+    {"NB110", NB_SEVERITY_WARNING, "codes that no quantiser made",
+     "A quantiser divides a block by its largest value over 6, so every block has a code of 6 (or of 4 in "
+     "four-over-six files), unless its scale is subnormal or saturated. Random bytes reach 6 in 88 of 100 "
+     "blocks only. Also: all codes zero, all the same, or blocks of zeros under scales that no producer "
+     "writes there (they write 0x00, 0x20, 0x38 or 0x7E).\n"
+     "Nibbles swapped within a byte leave all of this as it was: `nibble trace` shows them.\n"
+     "Example: a shard packed one byte late: block limits shift, and a third of the blocks do not reach 6.\n"
+     "Remedy: download or export again.",
+     NULL},
+    {"NB112", NB_SEVERITY_ERROR, "NaN or infinity in a tensor that is not quantised",
+     "Norms, embeddings, biases, sinks, router weights, FP8 weights. A NaN in a norm reaches every token; "
+     "in a row of the embedding only prompts with that token; in one expert's bias only tokens routed "
+     "there. Router biases all beyond 10 are a warning: kernels that add the bias and take it off again in "
+     "BF16 lose the score, and 0 / 0 follows (vllm#47367).\n"
+     "Example: embed_tokens.weight, one value of row 128009: the model answers until somebody sends that "
+     "token.\n"
+     "Remedy: download the shard again, or take the tensor from the original model.",
+     nb_rule_floats},
+    {"NB113", NB_SEVERITY_ERROR, "E8M0 scales are NaN, or zero where they must not be",
+     "MXFP4 scales are powers of two, 2^(byte - 127). 0xFF is NaN; 0x00 is 2^-127 and belongs to blocks of "
+     "zeros. Converters that map 0xFF to infinity or 0x00 to zero hide it (TransformerEngine PR 3262).\n"
+     "Example: 0xFF in one expert: NaN for tokens routed there.\n"
+     "Remedy: export the tensor again.",
+     NULL},
+    {"NB114", NB_SEVERITY_WARNING, "a weight was clipped when it was quantised",
+     "With a global scale that is too small, block scales saturate: a spike of 0x7E, over 1 % of the "
+     "blocks and over four times as many as 0x7D, and in these blocks several codes of 6, where an "
+     "unclipped block has one.\n"
+     "Example: the maximum was taken of one shard of a weight, a quarter of the whole's: its large blocks "
+     "are cut to 448 * 6 * scale.\n"
+     "Remedy: export the linear again with amax / 2688.",
+     NULL},
+    {"NB200", NB_SEVERITY_ERROR, "config.json cannot be read, or names an unknown architecture",
+     "Without a config.json nothing can load the model: an error. An architecture that this build has no "
+     "table for is a note: "
+     "NB007 and parts of NB004 to NB006 need a table and are left out, all other rules run.\n"
+     "Remedy: download config.json again. An unknown architecture needs none.",
+     nb_rule_config_known},
+    {"NB212", NB_SEVERITY_ERROR, "config.json lacks a key that the architecture needs",
+     "Configs that llm-compressor or transformers saved again often lack keys of the release (DeepSeek-V4: "
+     "compress_ratios or "
+     "layer_types, num_hash_layers or mlp_layer_types), or hold values that cannot be.\n"
+     "Remedy: copy the keys from the original model's config.json.",
+     nb_rule_config_keys},
+};
+const size_t nb_rules_count = sizeof nb_rules / sizeof *nb_rules;
+
+const nb_rule *nb_rule_find(const char *code)
+{
+    for (size_t i = 0; i < nb_rules_count; i++) {
+        if (strcmp(nb_rules[i].code, code) == 0) return &nb_rules[i];
+    }
+    return NULL;
+}

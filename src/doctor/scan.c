@@ -1,0 +1,455 @@
+/*
+ * The pass over the weights. A unit is a range of one linear's blocks or of one tensor's elements; threads take units in file
+ * order and count in buffers of their own. Every block ends as one entry of a histogram over (what its codes are, its scale
+ * byte), which is all that the rules need; only where an odd entry turns up is the range searched for the first.
+ */
+#include "doctor/scan.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/pool.h"
+
+#define CHUNK                                                                                                \
+    ((size_t)256 << 10) /* bytes of codes or elements read at a time: stays in the second-level cache */
+#define UNIT ((uint64_t)32 << 20) /* bytes of codes or elements in a unit */
+#define MAX_THREADS 8
+
+/* What the codes of a block are; each class is one of the class before, too. */
+enum { DEAD, LIVE, HAS_4, HAS_6, MANY_6, CLASSES };
+
+typedef struct histogram {
+    uint32_t n[CLASSES][256];
+} histogram;
+
+typedef enum unit_kind { UNIT_NVFP4, UNIT_MXFP4, UNIT_E8M0, UNIT_FLOAT } unit_kind;
+
+typedef struct unit {
+    unit_kind kind;
+    uint32_t index;    /* of the module, or of the tensor (UNIT_FLOAT) */
+    uint64_t first, n; /* blocks, or elements */
+} unit;
+
+typedef struct scanner {
+    const nb_ckpt *c;
+    const nb_modules *modules;
+    nb_scan *out;
+    unit *units;
+    size_t n_units, cap;
+    uint64_t total, done; /* bytes */
+    unsigned char *buffers;
+    atomic_size_t next;
+    pthread_mutex_t lock; /* of *out, done and the sink */
+    const nb_sink *sink;
+} scanner;
+
+/* ---- counting ---- */
+
+#define NIBBLES(x) ((uint64_t)0x1111111111111111 * (x))
+
+static inline unsigned class_of(uint64_t codes, uint64_t more)
+{
+    const uint64_t any = (codes | more) & NIBBLES(7);
+    const uint64_t four = (codes & codes >> 1) >> 1 & NIBBLES(1);
+    const uint64_t six = four & codes;
+    return (unsigned)(any != 0) + (four != 0) + (six != 0) + ((six & (six - 1)) != 0);
+}
+
+static inline uint64_t load(const unsigned char *p)
+{
+    uint64_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+/* NVFP4: n blocks of 8 bytes. Returns how many have sixteen equal codes. */
+static uint64_t count_16(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
+{
+    uint64_t uniform = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t x = load(codes + 8 * i);
+        uniform += x == (x << 4 | x >> 60);
+        h[i & 1].n[class_of(x, 0)][scales[i]]++;
+    }
+    return uniform;
+}
+
+/* MXFP4: n blocks of 16 bytes; only whether a block is live matters. */
+static void count_32(const unsigned char *codes, const unsigned char *scales, size_t n, histogram *h)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t x = load(codes + 16 * i) | load(codes + 16 * i + 8);
+        h->n[(x & NIBBLES(7)) != 0][scales[i]]++;
+    }
+}
+
+/* The bits that are all set in a NaN or infinity (FP8: a NaN), by the size of an element. */
+static uint64_t exponent(nb_dtype d)
+{
+    switch (d) {
+    case NB_DT_F8_E4M3: return 0x7F;
+    case NB_DT_F16: return 0x7C00;
+    case NB_DT_BF16: return 0x7F80;
+    case NB_DT_F32: return 0x7F800000;
+    default: return 0x7FF0000000000000;
+    }
+}
+
+static size_t count_bad(const unsigned char *p, size_t n, nb_dtype d)
+{
+    const uint64_t e = exponent(d);
+    size_t bad = 0;
+    switch (nb_dtype_bits(d)) {
+    case 8: {
+        uint32_t some = 0; /* n is at most CHUNK */
+        for (size_t i = 0; i < n; i++) some += (p[i] & 0x7F) == 0x7F;
+        return some;
+    }
+    case 16: {
+        const uint16_t *v = (const uint16_t *)(const void *)p; /* the buffer is aligned */
+        uint32_t some = 0;
+        const uint16_t e16 = (uint16_t)e;
+        for (size_t i = 0; i < n; i++) some += (v[i] & e16) == e16;
+        return some;
+    }
+    case 32: {
+        const uint32_t *v = (const uint32_t *)(const void *)p, e32 = (uint32_t)e;
+        uint32_t some = 0;
+        for (size_t i = 0; i < n; i++) some += (v[i] & e32) == e32;
+        return some;
+    }
+    default: {
+        const uint64_t *v = (const uint64_t *)(const void *)p;
+        for (size_t i = 0; i < n; i++) bad += (v[i] & e) == e;
+        return bad;
+    }
+    }
+}
+
+static size_t first_bad(const unsigned char *p, size_t n, nb_dtype d)
+{
+    const size_t size = nb_dtype_bits(d) / 8;
+    size_t i = 0;
+    while (i < n && !count_bad(p + i * size, 1, d)) i++;
+    return i;
+}
+
+/* ---- from counts to values ---- */
+
+static void mark(nb_mark *m, uint64_t count, uint64_t first)
+{
+    if (!count) return;
+    m->first = m->count && m->first < first ? m->first : first;
+    m->count += count;
+}
+
+typedef enum odd { ODD_NAN, ODD_SIGN, ODD_ZERO, ODD_SUBNORMAL, ODD_NONE } odd;
+
+static odd odd_nvfp4(bool live, uint8_t byte)
+{
+    const uint8_t m = byte & 0x7F;
+    if (m == 0x7F) return ODD_NAN;
+    if (byte & 0x80) return ODD_SIGN;
+    if (live && m == 0) return ODD_ZERO;
+    return live && m < 8 ? ODD_SUBNORMAL : ODD_NONE;
+}
+
+static odd odd_e8m0(bool live, uint8_t byte)
+{
+    return byte == 0xFF ? ODD_NAN : live && byte == 0 ? ODD_ZERO : ODD_NONE;
+}
+
+static nb_mark *mark_of(nb_block_values *v, odd o)
+{
+    nb_mark *const marks[] = {&v->nan, &v->sign, &v->zero, &v->subnormal};
+    return marks[o];
+}
+
+static void add_nvfp4(nb_block_values *v, unsigned cls, uint8_t byte, uint64_t n)
+{
+    const uint8_t m = byte & 0x7F;
+    if (cls == DEAD) {
+        v->dead_odd += byte != 0 && byte != 0x20 && byte != 0x38 && byte != 0x7E ? n : 0;
+        return;
+    }
+    v->live += n;
+    if (m == 0x7F) return;
+    if (m > v->top) v->top = m;
+    if (m >= 0x08 && m < 0x7E) {
+        v->normal += n;
+        v->normal_6 += cls >= HAS_6 ? n : 0;
+        v->normal_4 += cls == HAS_4 ? n : 0;
+    }
+    v->full += m == 0x7E ? n : 0;
+    v->full_many += m == 0x7E && cls == MANY_6 ? n : 0;
+    v->nearly += m == 0x7D ? n : 0;
+}
+
+/* Adds a chunk's histogram to v; codes may be NULL (FP8 scales). first: of the chunk's blocks. */
+static void fold(nb_block_values *v, const histogram *h, bool nvfp4, const unsigned char *codes,
+                 const unsigned char *scales, uint64_t first, size_t n)
+{
+    uint64_t counts[ODD_NONE + 1] = {0};
+    for (unsigned k = 0; k < CLASSES; k++) {
+        for (unsigned b = 0; b < 256; b++) {
+            const uint32_t some = h->n[k][b];
+            if (!some) continue;
+            counts[nvfp4 ? odd_nvfp4(k != DEAD, (uint8_t)b) : odd_e8m0(k != DEAD, (uint8_t)b)] += some;
+            if (nvfp4)
+                add_nvfp4(v, k, (uint8_t)b, some);
+            else
+                v->live += k != DEAD ? some : 0;
+        }
+    }
+    v->blocks += n;
+    for (int o = 0; o < ODD_NONE; o++) {
+        nb_mark *m = mark_of(v, (odd)o);
+        size_t i = 0;
+        if (!counts[o]) continue;
+        while (m->count == 0 && i < n) { /* search for the first only */
+            const bool live = !codes  ? false
+                              : nvfp4 ? (load(codes + 8 * i) & NIBBLES(7)) != 0
+                                      : ((load(codes + 16 * i) | load(codes + 16 * i + 8)) & NIBBLES(7)) != 0;
+            if ((nvfp4 ? odd_nvfp4(live, scales[i]) : odd_e8m0(live, scales[i])) == (odd)o) break;
+            i++;
+        }
+        mark(m, counts[o], m->count ? m->first : first + i);
+    }
+}
+
+/* ---- units ---- */
+
+static void merge(nb_block_values *to, const nb_block_values *v)
+{
+    to->blocks += v->blocks;
+    to->live += v->live;
+    to->uniform += v->uniform;
+    mark(&to->nan, v->nan.count, v->nan.first);
+    mark(&to->sign, v->sign.count, v->sign.first);
+    mark(&to->zero, v->zero.count, v->zero.first);
+    mark(&to->subnormal, v->subnormal.count, v->subnormal.first);
+    to->top = v->top > to->top ? v->top : to->top;
+    to->dead_odd += v->dead_odd;
+    to->normal += v->normal;
+    to->normal_6 += v->normal_6;
+    to->normal_4 += v->normal_4;
+    to->full += v->full;
+    to->full_many += v->full_many;
+    to->nearly += v->nearly;
+}
+
+static nb_status scan_blocks(const scanner *s, const unit *u, unsigned char *codes, unsigned char *scales,
+                             nb_block_values *v, nb_error *err)
+{
+    const nb_module *m = &s->modules->items[u->index];
+    const nb_tensor_info *w = nb_module_codes(m), *sc = nb_module_scale(m);
+    const bool nvfp4 = u->kind == UNIT_NVFP4, lone = u->kind == UNIT_E8M0;
+    const size_t per = nvfp4 ? 8 : 16, step = lone ? CHUNK / 8 : CHUNK / per;
+    histogram h[2];
+    for (uint64_t at = 0; at < u->n; at += step) {
+        const size_t n = u->n - at < step ? (size_t)(u->n - at) : step;
+        nb_status st = nb_ckpt_read(s->c, sc, u->first + at, scales, n, err);
+        if (st == NB_OK && !lone) st = nb_ckpt_read(s->c, w, (u->first + at) * per, codes, n * per, err);
+        if (st != NB_OK) return st;
+        memset(h, 0, sizeof h);
+        if (nvfp4)
+            v->uniform += count_16(codes, scales, n, h);
+        else if (!lone)
+            count_32(codes, scales, n, h);
+        else
+            for (size_t i = 0; i < n; i++) h->n[DEAD][scales[i]]++;
+        for (size_t k = 0; k < CLASSES; k++) {
+            for (size_t b = 0; b < 256; b++) h[0].n[k][b] += h[1].n[k][b];
+        }
+        fold(v, h, nvfp4, lone ? NULL : codes, scales, u->first + at, n);
+    }
+    return NB_OK;
+}
+
+static nb_status scan_elements(const scanner *s, const unit *u, unsigned char *buffer, nb_mark *bad,
+                               nb_error *err)
+{
+    const nb_tensor_info *t = nb_ckpt_at(s->c, u->index);
+    const size_t size = nb_dtype_bits(t->dtype) / 8, step = CHUNK / size;
+    for (uint64_t at = 0; at < u->n; at += step) {
+        const size_t n = u->n - at < step ? (size_t)(u->n - at) : step;
+        nb_status st = nb_ckpt_read(s->c, t, (u->first + at) * size, buffer, n * size, err);
+        if (st != NB_OK) return st;
+        const size_t some = count_bad(buffer, n, t->dtype);
+        if (!some) continue;
+        const uint64_t first =
+            bad->count ? bad->first : (u->first + at + first_bad(buffer, n, t->dtype)) * size;
+        mark(bad, some, first);
+    }
+    return NB_OK;
+}
+
+static uint64_t bytes_of(const scanner *s, const unit *u)
+{
+    switch (u->kind) {
+    case UNIT_NVFP4: return u->n * 9;
+    case UNIT_MXFP4: return u->n * 17;
+    case UNIT_E8M0: return u->n;
+    default: return u->n * (nb_dtype_bits(nb_ckpt_at(s->c, u->index)->dtype) / 8);
+    }
+}
+
+static void work(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    scanner *s = ctx;
+    unsigned char *codes = s->buffers + thread * (CHUNK + CHUNK / 8), *scales = codes + CHUNK;
+    for (size_t i; (i = atomic_fetch_add(&s->next, 1)) < s->n_units;) {
+        const unit *u = &s->units[i];
+        nb_block_values v = {0};
+        nb_mark bad = {0};
+        nb_error err;
+        nb_status st = u->kind == UNIT_FLOAT ? scan_elements(s, u, codes, &bad, &err)
+                                             : scan_blocks(s, u, codes, scales, &v, &err);
+        pthread_mutex_lock(&s->lock);
+        if (st != NB_OK)
+            s->out->error = s->out->error.status == NB_OK ? err : s->out->error;
+        else if (u->kind == UNIT_FLOAT)
+            mark(&s->out->bad[u->index], bad.count, bad.first);
+        else
+            merge(&s->out->modules[u->index], &v);
+        if (st != NB_OK && u->kind != UNIT_FLOAT) s->out->modules[u->index].scanned = false;
+        s->done += bytes_of(s, u);
+        if (s->sink && s->sink->progress && s->done < s->total)
+            s->sink->progress(s->sink->ctx, "checking values", s->done, s->total);
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+/* ---- the list of units ---- */
+
+static bool add_units(scanner *s, unit_kind kind, size_t index, uint64_t n, uint64_t per_item)
+{
+    const uint64_t step = UNIT / per_item;
+    for (uint64_t first = 0; first < n; first += step) {
+        if (s->n_units == s->cap) {
+            size_t cap = s->cap ? 2 * s->cap : 256, bytes;
+            unit *p = nb_mul(cap, sizeof *p, &bytes) ? realloc(s->units, bytes) : NULL;
+            if (!p) return false;
+            s->units = p;
+            s->cap = cap;
+        }
+        unit *u = &s->units[s->n_units++];
+        *u = (unit){kind, (uint32_t)index, first, n - first < step ? n - first : step};
+        s->total += bytes_of(s, u);
+    }
+    return true;
+}
+
+static bool add_module(scanner *s, size_t i)
+{
+    const nb_module *m = &s->modules->items[i];
+    const nb_tensor_info *w = nb_module_codes(m), *sc = nb_module_scale(m);
+    nb_block_values *v = &s->out->modules[i];
+    uint64_t n, k;
+    if (nb_kind_nvfp4(m->kind)) {
+        if (!nb_module_shape(m, &n, &k) || !sc || sc->dtype != NB_DT_F8_E4M3 || w->dtype != NB_DT_U8)
+            return true;
+        v->scanned = true;
+        return add_units(s, UNIT_NVFP4, i, nb_tensor_elements(sc), 8);
+    }
+    const bool e8m0 = sc && (sc->dtype == NB_DT_F8_E8M0 || sc->dtype == NB_DT_U8);
+    if ((m->kind == NB_KIND_MXFP4 || m->kind == NB_KIND_MXFP4_BLOCKS) && e8m0 && w &&
+        (w->dtype == NB_DT_U8 || w->dtype == NB_DT_I8) && w->end - w->begin == 16 * (sc->end - sc->begin)) {
+        v->scanned = true;
+        return add_units(s, UNIT_MXFP4, i, nb_tensor_elements(sc), 16);
+    }
+    if (sc && sc->dtype == NB_DT_F8_E8M0 && (m->kind == NB_KIND_FP8 || m->kind == NB_KIND_MXFP4))
+        return add_units(s, UNIT_E8M0, i, nb_tensor_elements(sc), 1);
+    return true;
+}
+
+/* Scalars that rules of their own look at. */
+static bool is_scalar_scale(const nb_tensor_info *t)
+{
+    size_t len;
+    switch (nb_member_of(t->name, &len)) {
+    case NB_MEMBER_GLOBAL:
+    case NB_MEMBER_SCALE_2:
+    case NB_MEMBER_INPUT_GLOBAL:
+    case NB_MEMBER_INPUT: return true;
+    default: break;
+    }
+    len = strlen(t->name);
+    return len > 8 &&
+           (strcmp(t->name + len - 8, ".k_scale") == 0 || strcmp(t->name + len - 8, ".v_scale") == 0);
+}
+
+static bool add_tensor(scanner *s, size_t i)
+{
+    const nb_tensor_info *t = nb_ckpt_at(s->c, i);
+    size_t len;
+    switch (t->dtype) {
+    case NB_DT_BF16:
+    case NB_DT_F16:
+    case NB_DT_F32:
+    case NB_DT_F64:
+        if (is_scalar_scale(t)) return true;
+        break;
+    case NB_DT_F8_E4M3:
+        if (nb_member_of(t->name, &len) != NB_MEMBER_WEIGHT) return true;
+        break;
+    default: return true;
+    }
+    return add_units(s, UNIT_FLOAT, i, nb_tensor_elements(t), nb_dtype_bits(t->dtype) / 8);
+}
+
+static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, float *out)
+{
+    return t && nb_tensor_elements(t) == 1 && nb_ckpt_read_f32(c, t, out, NULL) == NB_OK;
+}
+
+nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
+                      nb_scan *out, nb_error *err)
+{
+    scanner s = {.c = c, .modules = modules, .out = out, .sink = sink};
+    nb_pool *pool = NULL;
+    bool ok = true;
+    *out = (nb_scan){0};
+    pthread_mutex_init(&s.lock, NULL);
+    out->modules = calloc(modules->count + 1, sizeof *out->modules);
+    out->bad = calloc(nb_ckpt_count(c) + 1, sizeof *out->bad);
+    ok = out->modules && out->bad;
+    for (size_t i = 0; ok && i < modules->count; i++) {
+        const nb_module *m = &modules->items[i];
+        nb_block_values *v = &out->modules[i];
+        v->has_weight = read_scalar(c, nb_module_global(m), &v->weight);
+        v->has_input = nb_kind_nvfp4(m->kind) && read_scalar(c, nb_module_input(m), &v->input);
+        ok = add_module(&s, i);
+    }
+    for (size_t i = 0; ok && i < nb_ckpt_count(c); i++) ok = add_tensor(&s, i);
+    if (ok) {
+        /* Threads that the system refuses only make it slower. */
+        ok = nb_pool_new(threads, &pool, NULL) != NB_ERR_NOMEM;
+    }
+    if (ok) {
+        threads = nb_pool_threads(pool);
+        if (threads > MAX_THREADS) threads = MAX_THREADS;
+        s.buffers = nb_calloc_aligned(threads, CHUNK + CHUNK / 8);
+        ok = s.buffers != NULL;
+    }
+    if (ok) nb_pool_run(pool, threads, 1, work, &s);
+    out->bytes = s.total;
+    if (ok && sink && sink->progress && s.total)
+        sink->progress(sink->ctx, "checking values", s.total, s.total);
+    if (!ok) nb_scan_free(out);
+    nb_pool_free(pool);
+    pthread_mutex_destroy(&s.lock);
+    free(s.buffers);
+    free(s.units);
+    return ok ? NB_OK : nb_fail_nomem(err, "the values of the weights", s.cap * sizeof *s.units);
+}
+
+void nb_scan_free(nb_scan *s)
+{
+    free(s->modules);
+    free(s->bad);
+    *s = (nb_scan){0};
+}
