@@ -252,6 +252,36 @@ static nb_status load_all(loader *ld, nb_error *err)
     return NB_OK;
 }
 
+/* True when the model as its config describes it has a place for the stored tensor. */
+static bool is_used(const nb_config *cfg, const char *name)
+{
+    int64_t l, e;
+    bool skipped;
+    const nb_arch_tensor *row = nb_arch_identify(cfg, name, &l, &e, &skipped);
+    if (!row) return skipped;
+    if (row->role == NB_ROLE_HEAD) return true; /* beside tied embeddings it is a copy */
+    return l < nb_arch_layers(cfg, row) && e < nb_arch_experts(cfg, row) &&
+           (!row->when || row->when(cfg, (int)l));
+}
+
+/* A config that asks for fewer layers, or for plain attention, loads and computes something else than the weights are for. */
+static void warn_unused(const loader *ld)
+{
+    const nb_ckpt *c = ld->m->ckpt;
+    const char *first = NULL;
+    size_t unused = 0, n = nb_ckpt_count(c);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = nb_ckpt_at(c, i)->name;
+        if (is_used(&ld->m->cfg, name)) continue;
+        if (!unused++) first = name;
+    }
+    if (unused)
+        nb_log(ld->sink, NB_LOG_WARN,
+               "%zu of %zu tensors have no place in the model that config.json describes, and are not used: "
+               "%s%s; `nibble check` says more",
+               unused, n, first, unused > 1 ? " and others" : "");
+}
+
 nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
                         nb_model **out, nb_error *err)
 {
@@ -284,6 +314,7 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     if ((s = m->fwd->open(m, err))) goto out;
     loader ld = {.m = m, .sink = sink, .total = nb_ckpt_bytes(m->ckpt)};
     if ((s = load_all(&ld, err))) goto out;
+    warn_unused(&ld);
     if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
     s = m->fwd->prepare(m, err);
 out:
