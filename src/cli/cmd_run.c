@@ -64,9 +64,26 @@ static int print_json(const run *r, const nb_generation *g)
                           "prefill_seconds", g->prefill_seconds, "decode_seconds", g->decode_seconds);
     char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
     int rc = line && puts(line) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+    if (!line) fputs("nibble: no memory for the answer as JSON\n", stderr);
     free(line);
     json_decref(o);
     return rc;
+}
+
+static nb_status failed(nb_error *err, nb_status status, const char *cause)
+{
+    *err = (nb_error){.status = status, .offset = -1};
+    snprintf(err->cause, sizeof err->cause, "%s", cause);
+    return status;
+}
+
+/* One message more. jansson takes valid UTF-8 alone: a message it refuses must not be left out in silence. */
+static nb_status add_message(run *r, const char *role, const char *content, nb_error *err)
+{
+    json_t *m = json_pack("{s:s, s:s}", "role", role, "content", content);
+    if (m && json_array_append_new(r->messages, m) == 0) return NB_OK;
+    return m ? failed(err, NB_ERR_NOMEM, "no memory for the conversation")
+             : failed(err, NB_ERR_ARGUMENT, "a message is not UTF-8 (or memory is out)");
 }
 
 /* The prompt text: the raw message, or the rendered conversation. Caller frees. */
@@ -74,15 +91,28 @@ static nb_status make_prompt(run *r, const char *message, char **prompt, nb_erro
 {
     if (r->raw) {
         *prompt = strdup(message);
-        return *prompt ? NB_OK : NB_ERR_NOMEM;
+        return *prompt ? NB_OK : failed(err, NB_ERR_NOMEM, "no memory for the prompt");
     }
     json_t *request =
         json_pack("{s:O, s:{s:b}}", "messages", r->messages, "chat_template_kwargs", "thinking", r->thinking);
     char *text = request ? json_dumps(request, 0) : NULL;
-    nb_status s = text ? nb_llm_render_chat(r->m, text, prompt, err) : NB_ERR_NOMEM;
+    nb_status s = text ? nb_llm_render_chat(r->m, text, prompt, err)
+                       : failed(err, NB_ERR_NOMEM, "no memory for the conversation");
     free(text);
     json_decref(request);
     return s;
+}
+
+static int print_prompt(const run *r, const char *prompt)
+{
+    if (!r->json) return fputs(prompt, stdout) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+    json_t *o = json_pack("{s:s}", "prompt", prompt);
+    char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    int rc = line && puts(line) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+    if (!line) fputs("nibble: the prompt is not UTF-8, or memory is out\n", stderr);
+    free(line);
+    json_decref(o);
+    return rc;
 }
 
 /* Asks one message; the answer joins the conversation. */
@@ -94,10 +124,10 @@ static int ask(run *r, const char *message)
     size_t n;
     nb_generation g;
     int rc = NB_EXIT_FAILED;
-    json_array_append_new(r->messages, json_pack("{s:s, s:s}", "role", "user", "content", message));
+    if (!r->raw && add_message(r, "user", message, &err) != NB_OK) goto fail;
     if (make_prompt(r, message, &prompt, &err) != NB_OK) goto fail;
     if (r->print_prompt) {
-        rc = fputs(prompt, stdout) >= 0 ? NB_EXIT_OK : NB_EXIT_FAILED;
+        rc = print_prompt(r, prompt);
         goto out;
     }
     if (nb_llm_tokenize(r->m, prompt, strlen(prompt), r->raw, &ids, &n, &err) != NB_OK) goto fail;
@@ -117,9 +147,7 @@ static int ask(run *r, const char *message)
         rc = NB_EXIT_OK;
     }
     const char *answer = r->len ? r->reply : "", *end = strstr(answer, "</think>");
-    json_array_append_new(r->messages,
-                          json_pack("{s:s, s:s}", "role", "assistant", "content", end ? end + 8 : answer));
-    goto out;
+    if (r->raw || add_message(r, "assistant", end ? end + 8 : answer, &err) == NB_OK) goto out;
 fail:
     rc = nb_cli_fail(&err);
 out:
@@ -259,8 +287,10 @@ int nb_cmd_run(int argc, char **argv)
     }
     r.quiet = model.quiet;
     r.json = strcmp(model.format, "json") == 0;
-    if (r.system)
-        json_array_append_new(r.messages, json_pack("{s:s, s:s}", "role", "system", "content", r.system));
+    if (r.system && add_message(&r, "system", r.system, &err) != NB_OK) {
+        rc = nb_cli_fail(&err);
+        goto out;
+    }
     if (nb_llm_open(model.dir, &lo, &r.m, &err) != NB_OK) {
         rc = nb_cli_fail(&err);
         goto out;

@@ -37,9 +37,8 @@ static void help(FILE *to)
           to);
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
     if (argc < 2) {
         help(stderr);
         return NB_EXIT_USAGE;
@@ -55,4 +54,15 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < N_VERBS; i++)
         if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
     return nb_cli_usage(NULL, "there is no verb '%s'", argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
+    int rc = dispatch(argc, argv);
+    /* A result that did not get out is no success, whichever verb printed it. */
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    if (written || rc != NB_EXIT_OK) return rc;
+    fputs("nibble: cannot write to standard output: the disk is full, or nobody reads it any more\n", stderr);
+    return NB_EXIT_FAILED;
 }

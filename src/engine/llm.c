@@ -23,12 +23,21 @@ struct nb_llm {
     size_t n_eos;
 };
 
-static void add_eos(nb_llm *m, const json_t *v)
+static nb_status add_eos(nb_llm *m, const json_t *v, const char *file, nb_error *err)
 {
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX ||
-        m->n_eos == MAX_EOS)
-        return;
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX) {
+        nb_fail(err, NB_ERR_FORMAT, "eos_token_id must be a token id, or a list of them");
+        nb_error_at(err, file, NULL, -1);
+        nb_error_remedy(err, "take it from the original model; without it answers do not end");
+        return NB_ERR_FORMAT;
+    }
+    if (m->n_eos == MAX_EOS) {
+        nb_fail(err, NB_ERR_LIMIT, "eos_token_id lists more than %d tokens", MAX_EOS - 1);
+        nb_error_at(err, file, NULL, -1);
+        return NB_ERR_LIMIT;
+    }
     m->eos[m->n_eos++] = (uint32_t)json_integer_value(v);
+    return NB_OK;
 }
 
 /* End tokens: eos_token_id (a number or a list) of generation_config.json, else of config.json, and the tokenizer's own. */
@@ -51,12 +60,15 @@ static nb_status find_eos(nb_llm *m, nb_error *err)
         goto out;
     }
     const json_t *eos = json_object_get(gen, "eos_token_id");
-    if (!eos || json_is_null(eos)) eos = nb_config_get(&model->cfg, "eos_token_id");
-    if (json_is_array(eos)) {
-        for (size_t i = 0; i < json_array_size(eos); i++) add_eos(m, json_array_get(eos, i));
-    } else {
-        add_eos(m, eos);
+    const char *file = path;
+    if (!eos || json_is_null(eos)) {
+        eos = nb_config_get(&model->cfg, "eos_token_id");
+        file = model->cfg.file;
     }
+    for (size_t i = 0; s == NB_OK && i < json_array_size(eos); i++) /* 0 when it is no array */
+        s = add_eos(m, json_array_get(eos, i), file, err);
+    if (eos && !json_is_array(eos)) s = add_eos(m, eos, file, err);
+    if (s != NB_OK) goto out;
     int64_t own = nb_tokenizer_eos(m->tok);
     if (own >= 0 && m->n_eos < MAX_EOS) m->eos[m->n_eos++] = (uint32_t)own;
 out:
@@ -137,10 +149,15 @@ nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt
     json_t *r = NULL;
     nb_status s = nb_json_tree(NULL, request, strlen(request), &r, err);
     if (s == NB_OK) s = nb_prompt_render(&nb_engine_model(m->engine)->cfg, r, &text, err);
-    if (s == NB_OK) {
-        *prompt = strdup(nb_buf_str(&text));
-        if (!nb_buf_ok(&text) || !*prompt) s = nb_fail_nomem(err, "a prompt", text.len);
+    char *copy = s == NB_OK && nb_buf_ok(&text) ? strdup(nb_buf_str(&text)) : NULL;
+    if (s == NB_OK && !copy) s = nb_fail_nomem(err, "a prompt", text.len);
+    if (s == NB_OK && strlen(copy) != text.len) {
+        s = nb_fail(err, NB_ERR_ARGUMENT,
+                    "a message holds a NUL character, which would end the prompt there");
+        nb_error_remedy(err, "remove \\u0000 from the messages");
+        free(copy);
     }
+    if (s == NB_OK) *prompt = copy;
     json_decref(r);
     nb_buf_free(&text);
     return s;
@@ -218,10 +235,15 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     nb_buf piece = {0};
     nb_detok detok;
     *result = (nb_generation){.prompt_tokens = n};
+    size_t room = nb_engine_limits(m->engine)->max_context;
     if (!n) return nb_fail(err, NB_ERR_ARGUMENT, "the prompt has no tokens");
+    if (n > room) { /* said now, not after most of it has been computed */
+        nb_fail(err, NB_ERR_LIMIT, "the prompt has %zu tokens, more than the context of %zu", n, room);
+        nb_error_remedy(err, "shorten the prompt or raise --max-model-len");
+        return NB_ERR_LIMIT;
+    }
     if ((s = nb_sampling_check(sampling, err))) return s;
     if ((s = nb_seq_open(m->engine, &seq, err))) return s;
-    size_t room = nb_engine_limits(m->engine)->max_context;
     nb_detok_init(&detok, m->tok, true, true);
 
     double t0 = now();
@@ -244,6 +266,7 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     }
     result->decode_seconds = now() - t1;
     nb_detok_flush(&detok, &piece);
+    if (s == NB_OK && !nb_buf_ok(&piece)) s = nb_fail_nomem(err, "text", piece.len);
     if (s == NB_OK && piece.len && !text(ctx, piece.data, piece.len))
         s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
     nb_buf_free(&piece);

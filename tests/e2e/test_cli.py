@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import subprocess
 
 import nb
 import pytest
@@ -93,6 +94,49 @@ def test_run_prints_the_answer_alone_on_stdout():
 def test_print_prompt():
     done = nb.ok("run", nb.DEMO, "-p", "Hello?", "--print-prompt")
     assert "<｜begin▁of▁sentence｜><｜User｜>Hello?<｜Assistant｜></think>" in done.stdout
+
+
+def test_print_prompt_as_json():
+    got = nb.ok_json("run", nb.DEMO, "-p", "Hello?", "--print-prompt")
+    assert got == {"prompt": nb.ok("run", nb.DEMO, "-p", "Hello?", "--print-prompt").stdout}
+
+
+@pytest.mark.parametrize("args", [["-p", b"\xff"], ["-s", b"\xff", "-p", "Hello?"], ["--raw", "-p", b"\xff"]], ids=["prompt", "system", "raw"])
+def test_a_message_that_is_not_text_is_refused(args):
+    """Left out, the model would answer a conversation without it."""
+    done = subprocess.run([nb.BIN, "run", nb.DEMO, "-q", "-n", "4", *args], capture_output=True)
+    assert done.returncode == 1 and not done.stdout and b"UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["check", nb.DEMO], ["bench", nb.DEMO, "--tokens", "1"], ["run", nb.DEMO, "-p", "Hello?", "--print-prompt"]],
+                         ids=lambda args: args[0])
+def test_a_result_that_does_not_get_out_is_a_failure(args):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([nb.BIN, *map(str, args)], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode not in (0, 64) and done.stderr
+
+
+def test_weights_that_the_config_leaves_out_are_told(tmp_path):
+    """Fewer layers than the file has: it computes, but not what the weights are for."""
+    config = json.loads((nb.DEMO / "config.json").read_text())
+    for file in nb.DEMO.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] - 1}))
+    last = f"layers.{config['num_hidden_layers'] - 1}."
+    warning = nb.ok("run", tmp_path, "-p", "Hello?", "-n", "1", "-q").stderr
+    assert "not used" in warning and last in warning
+    assert not nb.ok("run", nb.DEMO, "-p", "Hello?", "-n", "1", "-q").stderr
+
+
+@pytest.mark.parametrize("eos", ["1", [1, "2"], -1, 0.5])
+def test_end_tokens_that_are_no_ids_are_refused(eos, tmp_path):
+    for file in nb.DEMO.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    done = nb.run("run", tmp_path, "-p", "Hello?", "-q")
+    assert done.returncode == 1 and "eos_token_id" in done.stderr and "generation_config.json" in done.stderr
 
 
 def test_seed_repeats_a_sampled_answer():
