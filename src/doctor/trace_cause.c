@@ -388,7 +388,13 @@ static void say_clean(nb_trace *t)
     const char *as = t->stack ? nb_stack_name(t->stack) : nb_arith_name(t->arith);
     for (size_t i = 0; i < t->n; i++)
         if (t->rows[i].has_in && (!worst || t->rows[i].cos_local < worst->cos_local)) worst = &t->rows[i];
-    char run[96];
+    const nb_trace_row *full = NULL;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->rows[i].saturated > 0 && (!full || t->rows[i].saturated > full->saturated)) full = &t->rows[i];
+    char run[96], some[400] = "";
+    if (full)
+        snprintf(some, sizeof some, " (a few blocks pass their scale: at most %.2g %% of them, in %s)",
+                 100 * full->saturated, full->module);
     if (t->probe)
         snprintf(run, sizeof run, "random rows");
     else
@@ -396,9 +402,9 @@ static void say_clean(nb_trace *t)
     snprintf(
         t->verdict, sizeof t->verdict,
         "nothing in this file goes wrong on %s as %s runs it%s: every output is finite and the worst local "
-        "cosine is %.4f (%s); if it goes wrong there, %s",
+        "cosine is %.4f (%s)%s; if it goes wrong there, %s",
         run, as, t->stack && t->weight_only ? " (weight-only file: activations keep 16 bits)" : "",
-        worst ? worst->cos_local : 1.0, worst ? worst->module : "no linear", elsewhere(t->stack));
+        worst ? worst->cos_local : 1.0, worst ? worst->module : "no linear", some, elsewhere(t->stack));
 }
 
 nb_status nb_trace_explain(nb_trace *t, const nb_trace_context *c, nb_error *err)
@@ -424,7 +430,7 @@ nb_status nb_trace_explain(nb_trace *t, const nb_trace_context *c, nb_error *err
     if (t->fault.cause == NB_CAUSE_NONE)
         blame(&d, NB_CAUSE_OVERFLOW16, NULL, NULL, -1,
               "its output is off (local SNR %.1f dB) by more than its scales explain", d.row->snr_local_db);
-    snprintf(t->verdict, sizeof t->verdict, "%s (%s%s): %s%s", d.row->module, d.row->op,
-             nan ? ", the first output that is not finite" : "", d.why, nan && d.row->nonfinite ? "" : "");
+    snprintf(t->verdict, sizeof t->verdict, "%s (%s%s): %s", d.row->module, d.row->op,
+             nan ? ", the first output that is not finite" : "", d.why);
     return NB_OK;
 }

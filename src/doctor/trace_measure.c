@@ -10,6 +10,8 @@
  * either, few rows differ by a few dB by chance, and only a loss beyond that counts. */
 #define SCALE_LOSS_DB 3.0
 #define BLIND_LOSS_DB 9.0
+/* A mean over rows above this is no fault, though one token's outlier may be cut: no calibration has seen every text. */
+#define FINE_COSINE 0.995
 /* Weight-only arithmetic has no excuse: a healthy one is beyond 40 dB. */
 #define PLAIN_SNR_DB 20.0
 
@@ -84,8 +86,9 @@ void nb_trace_judge(nb_trace_row *row, bool quantised)
         row->bad = true;
     else if (quantised)
         row->bad =
+            row->cos_local < FINE_COSINE &&
             row->snr_local_db <
-            row->snr_best_db - (row->saturated > 0 || row->flushed > 0 ? SCALE_LOSS_DB : BLIND_LOSS_DB);
+                row->snr_best_db - (row->saturated > 0 || row->flushed > 0 ? SCALE_LOSS_DB : BLIND_LOSS_DB);
     else
         row->bad = row->snr_local_db < PLAIN_SNR_DB;
 }
