@@ -1,0 +1,98 @@
+/* nibble diff: two model folders, or two traces. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "doctor/diff.h"
+
+enum { OPT_FORMAT = 1, OPT_TOLERANCE };
+
+static const char help[] =
+    "usage: nibble diff A B [options]\n"
+    "\n"
+    "Two model folders: for each tensor the cosine and the largest difference of its values (linears are "
+    "dequantised, so the same\n"
+    "weight in two formats can be compared) and the number of bytes that differ. Two JSON files of nibble "
+    "trace, "
+    "or of\n"
+    "tools/torch_taps.py: row by row, and the first that differs.\n"
+    "\n"
+    "  --tolerance T   traces: relative difference of in_amax or out_amax that counts (default 0.05)\n"
+    "  --format F      text (default): what differs; json: everything, JSON alone on stdout\n"
+    "  -q, --quiet     no progress on stderr\n"
+    "\n"
+    "Exit status: 0 compared (whatever came out), 1 failed, 64 usage.\n"
+    "\n"
+    "  nibble diff broken mended\n"
+    "  nibble diff ours.json theirs.json\n";
+
+static int print(nb_buf *b)
+{
+    int code = NB_EXIT_OK;
+    if (!nb_buf_ok(b) || fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
+        fputs(nb_buf_ok(b) ? "error: cannot write to stdout\n" : "error: no memory for the report\n", stderr);
+        code = NB_EXIT_FAILED;
+    }
+    nb_buf_free(b);
+    return code;
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int diff(const char *a, const char *b, double tolerance, bool json, bool quiet)
+{
+    nb_buf out = {0};
+    nb_error err;
+    nb_sink sink;
+    nb_cli_sink(&sink, quiet);
+    if (is_file(a) != is_file(b)) return nb_cli_usage("diff", "a folder and a file cannot be compared");
+    if (is_file(a)) {
+        if (nb_diff_traces(a, b, tolerance, json, &out, &err) == NB_OK) return print(&out);
+        nb_buf_free(&out);
+        return nb_cli_fail(&err);
+    }
+    nb_diff d = {0};
+    if (nb_diff_folders(a, b, &sink, &d, &err) != NB_OK) return nb_cli_fail(&err);
+    if (json)
+        nb_diff_json(&d, &out);
+    else
+        nb_diff_text(&d, &out);
+    nb_diff_free(&d);
+    return print(&out);
+}
+
+int nb_cmd_diff(int argc, char **argv)
+{
+    static const struct option options[] = {{"format", required_argument, NULL, OPT_FORMAT},
+                                            {"tolerance", required_argument, NULL, OPT_TOLERANCE},
+                                            {"quiet", no_argument, NULL, 'q'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    bool json = false, quiet = false;
+    double tolerance = 0.05;
+    optind = 1;
+    opterr = 0;
+    for (int o; (o = getopt_long(argc, argv, "qh", options, NULL)) != -1;) {
+        switch (o) {
+        case OPT_FORMAT:
+            json = strcmp(optarg, "json") == 0;
+            if (!json && strcmp(optarg, "text") != 0)
+                return nb_cli_usage("diff", "--format is text or json, not '%s'", optarg);
+            break;
+        case OPT_TOLERANCE:
+            if (!nb_cli_real(optarg, &tolerance) || tolerance < 0)
+                return nb_cli_usage("diff", "--tolerance takes a number from 0 up, not '%s'", optarg);
+            break;
+        case 'q': quiet = true; break;
+        case 'h': fputs(help, stdout); return NB_EXIT_OK;
+        default: return nb_cli_usage("diff", "unknown option, or one without its argument");
+        }
+    }
+    if (argc - optind != 2) return nb_cli_usage("diff", "give two folders, or two trace files");
+    return diff(argv[optind], argv[optind + 1], tolerance, json, quiet);
+}
