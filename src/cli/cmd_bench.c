@@ -37,8 +37,8 @@ static void count_slots(const nb_model *m, const nb_slot *slots, work *w)
             const nb_linear *l = &slots[i].lin[e];
             double share = slots[i].n_lin > 1 ? (double)m->experts_per_row / (double)slots[i].n_lin : 1;
             if (row->role == NB_ROLE_EMBED && m->global[i].lin == l &&
-                json_is_false(nb_config_get(&m->cfg, "tie_word_embeddings")))
-                continue; /* one row is looked up */
+                !json_is_true(nb_config_get(&m->cfg, "tie_word_embeddings")))
+                continue; /* one row is looked up; tied, it is the head as well */
             w->bytes += share * (double)m->x->ops->weight_bytes(l->w);
             w->flops += share * 2.0 * (double)l->n * (double)l->k;
         }

@@ -27,6 +27,7 @@ static const char usage[] =
     "      --chat          chat requests in, {\"messages\", \"tools\"?, \"add_generation_prompt\"?, "
     "\"chat_template_kwargs\"?};\n"
     "                      {\"prompt\", \"ids\"} or {\"error\"} out\n"
+    "      --format F      text or json, as with other verbs: JSON lines in either case\n"
     "  -h, --help\n\n"
     "examples:\n"
     "  echo '\"Hello world\"' | nibble tokenize models/demo\n"
@@ -226,11 +227,12 @@ static nb_status check_chat(const session *k, const char *dir, nb_error *err)
 
 static int parse_options(int argc, char **argv, options *o)
 {
-    enum { ADD_SPECIAL = 1, DECODE, SKIP_SPECIAL, CHAT };
+    enum { ADD_SPECIAL = 1, DECODE, SKIP_SPECIAL, CHAT, FORMAT };
     static const struct option table[] = {{"add-special", no_argument, NULL, ADD_SPECIAL},
                                           {"decode", no_argument, NULL, DECODE},
                                           {"skip-special", no_argument, NULL, SKIP_SPECIAL},
                                           {"chat", no_argument, NULL, CHAT},
+                                          {"format", required_argument, NULL, FORMAT},
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
     opterr = 0;
@@ -241,8 +243,13 @@ static int parse_options(int argc, char **argv, options *o)
         case DECODE: o->decode = true; break;
         case SKIP_SPECIAL: o->skip_special = true; break;
         case CHAT: o->chat = true; break;
+        case FORMAT: /* for scripts that give it to every verb: there is one form */
+            if (strcmp(optarg, "text") != 0 && strcmp(optarg, "json") != 0)
+                return nb_cli_usage(verb, "--format is text or json, not '%s'", optarg);
+            break;
         case 'h': o->help = true; return NB_EXIT_OK;
-        default: return nb_cli_usage(verb, "unknown option '%s'", argv[optind - 1]);
+        default:
+            return nb_cli_usage(verb, "unknown option '%s', or one without its argument", argv[optind - 1]);
         }
     }
     if (optind == argc) return nb_cli_usage(verb, "which tokenizer? Give its folder");

@@ -9,8 +9,10 @@
 #include "base/json_tree.h"
 #include "cli/eval.h"
 #include "engine/policy.h"
+#include "engine/prompts.h"
 #include "engine/sampler.h"
-#include "text/chat.h"
+
+#define CONTEXT_CAP 8192
 
 nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t chunk, nb_engine **out,
                          nb_error *err)
@@ -23,7 +25,7 @@ nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t
                            .max_seqs = n_seqs,
                            .max_context = max_len,
                            .max_rows = n_seqs * chunk,
-                           .context_cap = 8192};
+                           .context_cap = CONTEXT_CAP};
     nb_policy *p = NULL;
     nb_status s = nb_policy_new(e->opt->scales, e->opt->dequant, e->opt->n_dequant, &p, err);
     if (s == NB_OK) s = nb_policy_engine(e->dir, &o, p, &e->opt->sink, out, err);
@@ -60,9 +62,9 @@ static void score_row(void *ctx, size_t part, size_t row, const float *logits)
     size_t next = ++s->at;
     if (next < s->from || next >= s->n) return;
     uint32_t want = s->ids[next], best = nb_argmax(logits, s->vocab);
-    if (best != want || isnan(logits[best])) s->right = false;
     double sum = 0, top = logits[best];
     for (size_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - top);
+    if (best != want || isnan(sum)) s->right = false; /* beside a NaN or an infinity nothing is the largest */
     s->nll += top + log(sum) - (double)logits[want];
 }
 
@@ -74,6 +76,17 @@ static nb_status open_tokenizer(const nb_eval *e, nb_tokenizer **t, nb_tok_scrat
     if (s == NB_OK && !(*w = nb_tok_scratch_new(*t))) s = nb_fail_nomem(err, "tokenizer memory", 0);
     free(dir);
     return s;
+}
+
+/* A number as JSON has it; what JSON has not is a string. */
+static const char *json_number(double v, char *buf, size_t cap)
+{
+    const char *word = isnan(v) ? "\"nan\"" : v > 0 ? "\"inf\"" : "\"-inf\"";
+    if (isfinite(v))
+        snprintf(buf, cap, "%.9g", v);
+    else
+        snprintf(buf, cap, "%s", word);
+    return buf;
 }
 
 nb_status nb_eval_text(const nb_eval *e, nb_error *err)
@@ -110,14 +123,10 @@ nb_status nb_eval_text(const nb_eval *e, nb_error *err)
                                   windows * e->window);
     }
     double mean = nll / (double)tokens, ppl = exp(mean);
-    char numbers[80];
-    if (isfinite(mean) && isfinite(ppl))
-        snprintf(numbers, sizeof numbers, "\"perplexity\": %.9g, \"mean_nll\": %.9g", ppl, mean);
-    else
-        snprintf(numbers, sizeof numbers, "\"perplexity\": \"%s\", \"mean_nll\": \"%s\"",
-                 isnan(ppl) ? "nan" : "inf", isnan(mean) ? "nan" : "inf");
+    char p[32], q[32];
     if (e->json)
-        printf("{%s, \"windows\": %zu, \"tokens\": %zu}\n", numbers, windows, tokens);
+        printf("{\"perplexity\": %s, \"mean_nll\": %s, \"windows\": %zu, \"tokens\": %zu}\n",
+               json_number(ppl, p, sizeof p), json_number(mean, q, sizeof q), windows, tokens);
     else
         printf("perplexity %.4f (mean nll %.6f) over %zu tokens in %zu windows of %zu\n", ppl, mean, tokens,
                windows, e->window);
@@ -131,8 +140,9 @@ out:
 }
 
 /* One line of a samples file, at byte `begin`, as ids: prompt, then reply with the end token. *from: where the reply begins. */
-static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line, size_t len, size_t begin,
-                            size_t number, const char *file, nb_ids *ids, size_t *from, nb_error *err)
+static nb_status sample_ids(const nb_config *cfg, nb_tokenizer *t, nb_tok_scratch *w, const char *line,
+                            size_t len, size_t begin, size_t number, const char *file, nb_ids *ids,
+                            size_t *from, nb_error *err)
 {
     nb_buf chat = {0};
     json_t *o = NULL;
@@ -149,10 +159,10 @@ static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line
         nb_error_at(err, file, NULL, -1);
         goto out;
     }
-    if (prompt) {
+    if (json_is_string(prompt)) {
         s = nb_tokenizer_encode(t, w, json_string_value(prompt), json_string_length(prompt), false, ids, err);
     } else {
-        s = nb_chat_deepseek_v4_render(o, &chat, err);
+        s = nb_prompt_render(cfg, o, &chat, err);
         if (s == NB_OK) s = nb_tokenizer_encode(t, w, nb_buf_str(&chat), chat.len, false, ids, err);
     }
     *from = ids->len;
@@ -160,7 +170,12 @@ static nb_status sample_ids(nb_tokenizer *t, nb_tok_scratch *w, const char *line
         s = nb_tokenizer_encode(t, w, json_string_value(reply), json_string_length(reply), false, ids, err);
     if (s != NB_OK) goto out;
     int64_t eos = nb_tokenizer_eos(t);
-    if (eos >= 0 && (ids->len == *from || ids->data[ids->len - 1] != (uint32_t)eos)) {
+    if (eos < 0) {
+        s = nb_fail(err, NB_ERR_MISSING, "the tokenizer names no end token, with which a reply must end");
+        nb_error_remedy(err, "add eos_token to tokenizer_config.json, as the original model has it");
+        goto out;
+    }
+    if (ids->len == *from || ids->data[ids->len - 1] != (uint32_t)eos) {
         uint32_t *p = realloc(ids->data, (ids->len + 1) * sizeof *p);
         if (!p) {
             s = nb_fail_nomem(err, "token ids", ids->len * sizeof *p);
@@ -191,20 +206,23 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
     nb_status s = open_tokenizer(e, &t, &w, err);
     if (s == NB_OK) s = nb_file_slurp(e->samples_file, (size_t)1 << 30, &text, err);
     if (s != NB_OK) goto out;
-    if ((s = nb_eval_engine(e, 1, e->opt->max_context, e->chunk, &g, err))) goto out;
+    /* No sample is longer than the context, so no step is. */
+    size_t most = e->opt->max_context ? e->opt->max_context : CONTEXT_CAP;
+    size_t chunk = e->chunk < most ? e->chunk : most;
+    if ((s = nb_eval_engine(e, 1, e->opt->max_context, chunk, &g, err))) goto out;
     for (size_t at = 0, number = 1; at < text.len; number++) {
         const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
         size_t len = end ? (size_t)(end - line) : text.len - at, from = 0;
         at += len + 1;
         if (strspn(line, " \t\r") >= len) continue;
         ids.len = 0;
-        if ((s = sample_ids(t, w, line, len, (size_t)(line - text.data), number, e->samples_file, &ids, &from,
-                            err)))
+        if ((s = sample_ids(&nb_engine_model(g)->cfg, t, w, line, len, (size_t)(line - text.data), number,
+                            e->samples_file, &ids, &from, err)))
             goto out;
         scorer sc = {
             .ids = ids.data, .n = ids.len, .from = from, .vocab = nb_engine_model(g)->vocab, .right = true};
         nb_step_out out = {.logits = score_row, .ctx = &sc};
-        if ((s = nb_eval_feed(g, ids.data, ids.len - 1, e->chunk, &out, err))) goto out;
+        if ((s = nb_eval_feed(g, ids.data, ids.len - 1, chunk, &out, err))) goto out;
         nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", sc.right ? "true" : "false");
         right += sc.right;
         n++;

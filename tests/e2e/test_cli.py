@@ -188,6 +188,29 @@ def test_bad_ids_file(text, tmp_path):
     assert not (tmp_path / "out.st").exists()
 
 
+MESSAGES = {"messages": [{"role": "user", "content": "12 + 30 ="}], "reply": "42"}
+
+
+@pytest.mark.parametrize("more", [{}, {"prompt": None}], ids=["messages", "null beside them"])
+def test_eval_samples_of_messages(more, tmp_path):
+    (tmp_path / "s.jsonl").write_text(json.dumps({**MESSAGES, **more}) + "\n")
+    got = nb.ok_json("eval", nb.DEMO, "--samples", tmp_path / "s.jsonl", "--chunk", "1048576")
+    assert got == {"exact_match": 1, "n": 1, "lines": [True]}
+
+
+def test_eval_samples_in_a_chat_format_that_is_not_the_models(tmp_path):
+    """A llama model's messages are not rendered in DeepSeek's encoding."""
+    (tmp_path / "s.jsonl").write_text(json.dumps(MESSAGES) + "\n")
+    done = nb.run("eval", nb.MODELS["llama_ct"], "--samples", tmp_path / "s.jsonl")
+    assert done.returncode == 1 and "Jinja" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_tokenize_takes_the_flag_of_every_verb(form):
+    assert nb.ok("tokenize", nb.DEMO, "--format", form, stdin='"Hello"\n').stdout == nb.ok("tokenize", nb.DEMO, stdin='"Hello"\n').stdout
+    assert nb.run("tokenize", nb.DEMO, "--format", "xml").returncode == 64
+
+
 def test_bench_json():
     got = nb.ok_json("bench", nb.DEMO)
     assert {"cores", "isa", "read_roof_gbs", "copy_gbs", "fma_gflops", "int8_gops", "amx_gflops"} <= got["machine"].keys()
