@@ -229,6 +229,8 @@ static nb_status judge(nb_plan *p, const nb_check_result *after, nb_repair_list 
             return NB_ERR_FORMAT;
         }
         if (!why && !chosen(p->opt, f->rule)) why = "not among the rules that --only names";
+        if (!why && !old && first && strcmp(f->rule, "NB114") == 0 && is_listed(&p->applied, "NB101", first))
+            why = "these are the blocks that were NaN: their scales overflowed and are saturated now";
         if (!why && !old) why = "shows only now that the rest is mended: repair the copy once more";
         if (!why) why = f->remedy ? f->remedy : "nothing in the file tells what was there";
         if (!first) nb_repair_note(refused, f->rule, NULL, -1, "%s", why);

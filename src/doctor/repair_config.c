@@ -352,6 +352,11 @@ static void modelopt_scheme(configs *c, bool fresh)
             "linears of several formats, and no quantized_layers names each: what was meant cannot be told";
         return;
     }
+    if (mixed && !c->facts.inputs && strcmp(text_at(c->config, "quant_method"), "fp8") == 0) {
+        c->why = "quant_method fp8 has no word for weight-only experts: measure input scales, or convert the "
+                 "folder";
+        return;
+    }
     const char *key;
     json_t *g;
     json_object_foreach(json_object_get(c->config, "config_groups"), key, g)

@@ -232,6 +232,52 @@ nb_status nb_fix_globals(nb_plan *p, const nb_finding *f, nb_error *err)
     return NB_OK;
 }
 
+/* Which bytes occur among the module's block scales, as they will be. */
+static nb_status bytes_seen(const nb_plan *p, const nb_module *m, bool seen[256], nb_error *err)
+{
+    const nb_tensor_info *w = nb_module_codes(m);
+    const size_t n = (size_t)w->shape[0], kb = (size_t)w->shape[1] / 8;
+    uint8_t *rows = malloc(NB_CHUNK_ROWS * kb + 1);
+    nb_status st = rows ? NB_OK : nb_fail_nomem(err, "rows of block scales", NB_CHUNK_ROWS * kb);
+    for (size_t row = 0; row < n && st == NB_OK; row += NB_CHUNK_ROWS) {
+        size_t count = n - row < NB_CHUNK_ROWS ? n - row : NB_CHUNK_ROWS;
+        st = nb_plan_scale_rows(p, m, row, count, false, rows, NULL, err);
+        for (size_t i = 0; i < count * kb && st == NB_OK; i++) seen[rows[i]] = true;
+    }
+    free(rows);
+    return st;
+}
+
+/* The worst relative change that a ratio makes to the module's block scales. */
+static nb_status rescale_error(const nb_plan *p, const nb_module *m, float ratio, double *worst,
+                               nb_error *err)
+{
+    bool seen[256] = {false};
+    nb_status st = bytes_seen(p, m, seen, err);
+    for (int b = 0; b < 256 && st == NB_OK; b++) {
+        double exact = (double)nb_e4m3_table[b] * ratio,
+               now = nb_e4m3_table[nb_rescale_byte((uint8_t)b, ratio)];
+        if (seen[b] && exact != 0) *worst = fmax(*worst, fabs(now / exact - 1));
+    }
+    return st;
+}
+
+/* True when the block scales of the module, or of a sibling that shares its global scale, reach as far up as a quantiser makes
+ * them (448, or 256 and 384 where blocks map their maximum to 4): then only the global scale can be wrong. */
+static nb_status reach_up(const nb_plan *p, const nb_module *m, bool *yes, nb_error *err)
+{
+    const nb_module *group[3];
+    nb_status st = NB_OK;
+    *yes = false;
+    for (size_t i = 0, n = nb_plan_siblings(p, m, group); i < n && st == NB_OK && !*yes; i++) {
+        bool seen[256] = {false};
+        if (!nb_module_scale(group[i]) || !scales_fit(p, group[i])) continue;
+        st = bytes_seen(p, group[i], seen, err);
+        for (int b = 0x78; b <= 0x7E; b++) *yes = *yes || seen[b];
+    }
+    return st;
+}
+
 nb_status nb_fix_direction(nb_plan *p, const nb_finding *f, nb_error *err)
 {
     for (size_t i = 0; i < f->n_tensors; i++) {
@@ -242,14 +288,16 @@ nb_status nb_fix_direction(nb_plan *p, const nb_finding *f, nb_error *err)
         const nb_tensor_info *t = part(m, input);
         float v;
         if (!t || (input && (nb_plan_dequantised(p, m) || nb_plan_measured(p, m)))) continue;
+        bool whole = true;
         nb_status st = nb_plan_value(p, t, &v, err);
+        if (st == NB_OK && !input) st = reach_up(p, m, &whole, err);
         if (st != NB_OK) return st;
-        if (!nb_repair_usable(v) || nb_as_multiplier(m, v) <= 1) {
+        if (!nb_repair_usable(v) || nb_as_multiplier(m, v) <= 1 || !whole) {
             if (nb_plan_edited(p, t)) continue; /* turned round already */
-            nb_repair_note(
-                &p->refused, f->rule, t->name, -1,
-                "the scale has the right direction and does not belong to these block scales: which of the "
-                "two is wrong cannot be told; export this layer again");
+            nb_repair_note(&p->refused, f->rule, t->name, -1,
+                           "the scale does not belong to these block scales, and its reciprocal would not "
+                           "either: which of the "
+                           "two is wrong cannot be told; export this layer again");
             continue;
         }
         if ((st = nb_plan_set_value(p, t, 1.0f / v, err))) return st;
@@ -259,29 +307,6 @@ nb_status nb_fix_direction(nb_plan *p, const nb_finding *f, nb_error *err)
 }
 
 /* ---- NB107 ---- */
-
-/* The worst relative change that a ratio makes to the module's block scales. */
-static nb_status rescale_error(const nb_plan *p, const nb_module *m, float ratio, double *worst,
-                               nb_error *err)
-{
-    const nb_tensor_info *w = nb_module_codes(m);
-    const size_t n = (size_t)w->shape[0], kb = (size_t)w->shape[1] / 8;
-    uint8_t *rows = malloc(NB_CHUNK_ROWS * kb + 1);
-    nb_status st = rows ? NB_OK : nb_fail_nomem(err, "rows of block scales", NB_CHUNK_ROWS * kb);
-    bool seen[256] = {false};
-    for (size_t row = 0; row < n && st == NB_OK; row += NB_CHUNK_ROWS) {
-        size_t count = n - row < NB_CHUNK_ROWS ? n - row : NB_CHUNK_ROWS;
-        st = nb_plan_scale_rows(p, m, row, count, false, rows, NULL, err);
-        for (size_t i = 0; i < count * kb && st == NB_OK; i++) seen[rows[i]] = true;
-    }
-    free(rows);
-    for (int b = 0; b < 256 && st == NB_OK; b++) {
-        double exact = (double)nb_e4m3_table[b] * ratio,
-               now = nb_e4m3_table[nb_rescale_byte((uint8_t)b, ratio)];
-        if (seen[b] && exact != 0) *worst = fmax(*worst, fabs(now / exact - 1));
-    }
-    return st;
-}
 
 /* One group of fused siblings gets the largest multiplier among them. */
 static nb_status align(nb_plan *p, const char *rule, const nb_module *const *group, size_t n, bool input,
