@@ -24,9 +24,8 @@ typedef struct nb_cpu_exec {
     float *xin;    /* [max_rows * slots][padded max_k]: inputs of a linear, padded, rounded or quantised */
     float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
     float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
-    uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
-    uint32_t *
-        first; /* [max_n + 1]: where each expert's pairs begin in order; experts never outnumber the router's outputs */
+    uint32_t *order;    /* [max_rows * slots]: (row, slot) pairs sorted by expert */
+    uint32_t *first;    /* [n_experts + 1]: where each expert's pairs begin in order */
     float *scores;      /* [threads][max_context] */
     const float **ptrs; /* [threads][2][max_context] */
 } nb_cpu_exec;

@@ -51,9 +51,14 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
         case IN_BF16:
             for (size_t i = 0; i < j->k; i++) d[i] = nb_bf16_round(s[i]);
             break;
-        case IN_DYNAMIC: gs = nb_nvfp4_row_scale(s, j->k); multiplier = 1.0f / gs; /* fall through */
+        case IN_DYNAMIC:
         case IN_STATIC:
             for (size_t i = 0; i < j->k; i++) d[i] = j->bf16 ? nb_bf16_round(s[i]) : s[i];
+            if (j->kind == IN_DYNAMIC) {
+                /* of the row that the quantiser gets: rounding may have raised its largest */
+                gs = nb_nvfp4_row_scale(d, j->k);
+                multiplier = 1.0f / gs;
+            }
             nb_nvfp4_quantise_row(d, j->k, gs, j->kernel, j->saturate, d);
             j->scale[r] = multiplier;
             break;

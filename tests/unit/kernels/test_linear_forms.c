@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
+#include "numerics/formats.h"
 
 enum { K = 40, ROWS = 150, EXPERTS = 5 };
 
@@ -183,12 +184,43 @@ static void test_experts(void **unused)
     }
 }
 
+/* --quant-input bf16 changes what the quantiser gets and nothing else, its dynamic scale included: a row rounded beforehand
+ * gives the same bits. */
+static void test_dynamic_scale_is_of_the_rounded_row(void **unused)
+{
+    enum { WIDE = 32, N = 16 };
+    static float rounded[ROWS * N];
+    bench b;
+    matrix m;
+    open_bench(&b);
+    make_matrix(b.x, N, WIDE, 1, &m);
+    m.lin.fp4_input = true;
+    b.x->arith = NB_ARITH_W4A4_DYNAMIC;
+    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){.max_k = WIDE, .max_context = 1}, NULL), NB_OK);
+    const nb_linear *w = &m.lin;
+    nb_tensor *x = tensor(b.x, false, ROWS, WIDE, NULL), *y = tensor(b.x, false, ROWS, N, NULL);
+    for (size_t i = 0; i < ROWS * WIDE; i++) input[i] = draw() + draw() / 300; /* no BF16 numbers */
+    for (int again = 0; again < 2; again++) {
+        b.x->quant_bf16 = !again;
+        b.x->ops->tensor_write(b.x, x, input);
+        b.x->ops->linear(b.x, &(nb_linear_call){.w = &w, .count = 1, .x = x, .y = &y});
+        b.x->ops->tensor_read(b.x, y, 0, ROWS, again ? output : rounded);
+        for (size_t i = 0; i < ROWS * WIDE; i++) input[i] = nb_bf16_round(input[i]);
+    }
+    assert_memory_equal(output, rounded, sizeof rounded);
+    b.x->ops->tensor_free(x);
+    b.x->ops->tensor_free(y);
+    free_matrix(b.x, &m);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_dynamic_scale_is_of_the_rounded_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
