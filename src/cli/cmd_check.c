@@ -7,18 +7,19 @@
 #include "doctor/report.h"
 
 enum { EXIT_CLEAN = 0, EXIT_WARNINGS = 1, EXIT_ERRORS = 2 };
-enum { OPT_FORMAT = 1, OPT_RULES, OPT_EXPLAIN, OPT_IGNORE };
+enum { OPT_FORMAT = 1, OPT_RULES, OPT_EXPLAIN, OPT_IGNORE, OPT_TP };
 
 static const char help[] =
     "usage: nibble check DIR [options]\n"
     "\n"
-    "Reads the headers and config.json of a model folder (or a Hugging Face id in the local hub cache) and "
-    "says what is\n"
+    "Reads the headers, configs and weights of a model folder (or a Hugging Face id in the local hub cache) "
+    "and says what is\n"
     "wrong: which tensor, what was found and expected, what each family of kernels makes of it, and what to "
     "do. Runs no model.\n"
     "\n"
     "  --format F      text (default) or json: JSON alone on stdout\n"
     "  --ignore CODE   leave out this rule's findings (repeatable)\n"
+    "  --tp N          judge shapes for this tensor-parallel size, too (NB206)\n"
     "  --rules         list the rules\n"
     "  --explain CODE  what a rule looks for, and why\n"
     "  -q, --quiet     no progress and notes on stderr\n"
@@ -43,14 +44,15 @@ static int print(nb_buf *b, int code)
     return code;
 }
 
-static int check(const char *dir, bool json, bool quiet, const char *const *ignored, size_t n_ignored)
+static int check(const char *dir, const nb_check_options *options, bool json, bool quiet,
+                 const char *const *ignored, size_t n_ignored)
 {
     nb_check_result r = {0};
     nb_buf out = {0};
     nb_error err;
     nb_sink sink;
     nb_cli_sink(&sink, quiet);
-    if (nb_check_folder(dir, &sink, &r, &err) != NB_OK) {
+    if (nb_check_folder_with(dir, options, &sink, &r, &err) != NB_OK) {
         nb_cli_fail(&err);
         return EXIT_ERRORS;
     }
@@ -72,11 +74,13 @@ int nb_cmd_check(int argc, char **argv)
                                             {"rules", no_argument, NULL, OPT_RULES},
                                             {"explain", required_argument, NULL, OPT_EXPLAIN},
                                             {"ignore", required_argument, NULL, OPT_IGNORE},
+                                            {"tp", required_argument, NULL, OPT_TP},
                                             {"quiet", no_argument, NULL, 'q'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     bool json = false, quiet = false, rules = false;
     const char *explain = NULL;
+    nb_check_options wanted = {0};
     size_t n_ignored = 0;
     int code = EXIT_CLEAN;
     nb_buf out = {0};
@@ -108,6 +112,16 @@ int nb_cmd_check(int argc, char **argv)
             else
                 ignored[n_ignored++] = optarg;
             break;
+        case OPT_TP: {
+            char *end;
+            const unsigned long tp = strtoul(optarg, &end, 10);
+            if (*optarg < '0' || *optarg > '9' || *end || tp < 1 || tp > 65536) {
+                code = nb_cli_usage("check", "--tp is a number of GPUs from 1 to 65536, not '%s'", optarg);
+                goto out;
+            }
+            wanted.tp = (uint32_t)tp;
+            break;
+        }
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); goto out;
         default: code = nb_cli_usage("check", "unknown option, or one without its argument"); goto out;
@@ -127,7 +141,7 @@ int nb_cmd_check(int argc, char **argv)
     else if (optind + 1 < argc)
         code = nb_cli_usage("check", "one folder at a time; what is '%s'?", argv[optind + 1]);
     else
-        code = check(argv[optind], json, quiet, ignored, n_ignored);
+        code = check(argv[optind], &wanted, json, quiet, ignored, n_ignored);
 out:
     free(ignored);
     return code;

@@ -91,8 +91,8 @@ nb_status nb_check_folder_with(const char *path, const nb_check_options *options
     r.tensors = nb_ckpt_count(ckpt);
     r.bytes = nb_ckpt_bytes(ckpt);
     if (r.bytes >= 1000000000)
-        nb_log(sink, NB_LOG_INFO, "%s: %zu files, %.1f GB, %zu tensors",
-               r.dir, r.files, (double)r.bytes / 1e9, r.tensors);
+        nb_log(sink, NB_LOG_INFO, "%s: %zu files, %.1f GB, %zu tensors", r.dir, r.files,
+               (double)r.bytes / 1e9, r.tensors);
     if ((s = remember_lost(&c, &opening.found, err))) goto out;
     if ((s = nb_modules_build(ckpt, &c.modules, err))) goto out;
     c.table = nb_config_init(ckpt, &c.config, &c.config_error) == NB_OK;

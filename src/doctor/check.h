@@ -117,7 +117,7 @@ typedef struct nb_check {
     nb_place *places;      /* [nb_ckpt_count] when `table`, else NULL */
     /* A shard could not be read, so a tensor that is not seen may well be in it: nothing is called missing then. */
     bool blind;
-    nb_map lost; /* names of tensors that opening already reported as lost */
+    nb_map lost;    /* names of tensors that opening already reported as lost */
     nb_quant quant; /* what the configs claim */
     nb_scan scan;   /* what the weights hold */
     nb_check_options options;
@@ -126,6 +126,11 @@ typedef struct nb_check {
 
 /* True when no shard holds `name` and that is news: not already said of the shards themselves (NB001, NB002, NB008). */
 bool nb_check_absent(const nb_check *c, const char *name);
+/* True when every tensor that the index names is there to be seen: only then can something be said of the whole. */
+static inline bool nb_check_complete(const nb_check *c)
+{
+    return !c->blind && !c->lost.count;
+}
 /* The base name of t's file. */
 const char *nb_check_file_of(const nb_check *c, const nb_tensor_info *t);
 /* Rows and columns that the config asks of the linear stored under `module`. False: not known. */

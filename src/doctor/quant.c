@@ -75,11 +75,13 @@ static bool has_part(const char *name, const char *part)
     return false;
 }
 
-/* True when name is something, a dot, and end. */
-static bool ends_in(const char *name, const char *end)
+/* True when name is "model." or the like and then entry. A prefix has no numbers: "mlp.gate" names a part of every layer. */
+static bool lacks_prefix(const char *name, const char *entry)
 {
-    const size_t n = strlen(name), m = strlen(end);
-    return n > m + 1 && name[n - m - 1] == '.' && strcmp(name + n - m, end) == 0;
+    const size_t n = strlen(name), m = strlen(entry);
+    if (n <= m + 1 || name[n - m - 1] != '.' || strcmp(name + n - m, entry) != 0 || !strchr(entry, '.'))
+        return false;
+    return strcspn(name, "0123456789") >= n - m - 1;
 }
 
 static bool glob_matches(const char *glob, const char *name)
@@ -109,8 +111,7 @@ static naming entry_names(const nb_name_pattern *p, const char *name, bool ct, c
     default: break;
     }
     if (strcmp(p->text, name) == 0) return NAMING_FULL;
-    /* Only a path can lack a prefix: "head" is the end of "lm.head" and another module. */
-    if (ends_in(name, p->text) && strchr(p->text, '.')) return NAMING_END;
+    if (lacks_prefix(name, p->text)) return NAMING_END;
     return !ct && has_part(name, p->text) ? NAMING_FULL : NAMING_NONE;
 }
 

@@ -251,7 +251,8 @@ static nb_status judge_absent(const nb_check *c, nb_findings *out, nb_error *err
         labelled += c->quant.claims[i].format == NB_CLAIM_NVFP4 && !c->quant.claims[i].weight_only;
     }
     const bool moe_w4a4 = nb_quant_says(&c->quant, NB_CLAIM_NVFP4) && c->quant.method == NB_QUANT_FP8;
-    if (!with && (labelled || moe_w4a4) && without && !c->blind) report_unlabelled(c, without, out);
+    if (!with && (labelled || moe_w4a4) && without && nb_check_complete(c))
+        report_unlabelled(c, without, out);
     for (size_t i = 0; i < c->modules.count && with && without && nb_buf_ok(&name); i++) {
         const nb_module *m = &c->modules.items[i];
         const nb_claim *claim = &c->quant.claims[i];

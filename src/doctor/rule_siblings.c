@@ -6,30 +6,19 @@
 #include "doctor/rule_values.h"
 
 #define E(cls, text) ((nb_effect){NB_EFFECT_##cls, text})
-#define MAX_GROUP 3
 #define LARGE 1.25
 
-static const char *const fused[][MAX_GROUP] = {
-    {"q_proj", "k_proj", "v_proj"},
-    {"gate_proj", "up_proj"},
-    {"w1", "w3"},
-    {"wgate", "up_proj"},
-    {"wq_a", "wkv"},
-    {"q_a_proj", "kv_proj"},
-    {"q_a_proj", "kv_a_proj_with_mqa"},
-};
-
 typedef struct group {
-    const nb_module *m[MAX_GROUP];
-    const nb_block_values *v[MAX_GROUP];
+    const nb_module *m[NB_MAX_FUSED];
+    const nb_block_values *v[NB_MAX_FUSED];
     size_t n;
 } group;
 
 static void judge(const nb_check *c, const group *g, bool input, nb_findings *out)
 {
     double least = 0, most = 0;
-    const nb_tensor_info *t[MAX_GROUP] = {NULL};
-    float stored[MAX_GROUP] = {0};
+    const nb_tensor_info *t[NB_MAX_FUSED] = {NULL};
+    float stored[NB_MAX_FUSED] = {0};
     const bool ct = g->m[0]->kind == NB_KIND_NVFP4_CT, expert = nb_is_expert(g->m[0]->name);
     size_t n = 0;
     nb_buf text = {0};
@@ -85,13 +74,13 @@ static void judge(const nb_check *c, const group *g, bool input, nb_findings *ou
                      E(WRONG, effect));
 }
 
-static bool collect(const nb_check *c, const nb_module *m, const char *const names[MAX_GROUP], nb_buf *name,
-                    group *g)
+static bool collect(const nb_check *c, const nb_module *m, const char *const names[NB_MAX_FUSED],
+                    nb_buf *name, group *g)
 {
     const char *last = nb_last_part(m->name);
     g->n = 0;
     if (strcmp(last, names[0]) != 0) return true;
-    for (size_t k = 0; k < MAX_GROUP && names[k]; k++) {
+    for (size_t k = 0; k < NB_MAX_FUSED && names[k]; k++) {
         nb_buf_clear(name);
         nb_buf_add(name, m->name, (size_t)(last - m->name));
         nb_buf_adds(name, names[k]);
@@ -109,9 +98,9 @@ nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err)
     nb_buf name = {0};
     bool ok = true;
     for (size_t i = 0; i < c->modules.count && ok; i++) {
-        for (size_t k = 0; k < sizeof fused / sizeof *fused && ok; k++) {
+        for (size_t k = 0; k < nb_fused_count && ok; k++) {
             group g;
-            ok = collect(c, &c->modules.items[i], fused[k], &name, &g);
+            ok = collect(c, &c->modules.items[i], nb_fused[k], &name, &g);
             if (!ok || g.n < 2) continue;
             judge(c, &g, false, out);
             judge(c, &g, true, out);

@@ -1,8 +1,20 @@
+/* The small questions that several rules about values ask. */
 #include "doctor/rule_values.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
+
+const char *const nb_fused[][NB_MAX_FUSED] = {
+    {"q_proj", "k_proj", "v_proj"},
+    {"gate_proj", "up_proj"},
+    {"w1", "w3"},
+    {"wgate", "up_proj"},
+    {"wq_a", "wkv"},
+    {"q_a_proj", "kv_proj"},
+    {"q_a_proj", "kv_a_proj_with_mqa"},
+};
+const size_t nb_fused_count = sizeof nb_fused / sizeof *nb_fused;
 
 bool nb_nearly(double a, double b)
 {

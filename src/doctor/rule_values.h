@@ -15,6 +15,11 @@ bool nb_scale_usable(float v);
 /* The last part of a module's name: "q_proj". */
 const char *nb_last_part(const char *module);
 
+/* Last parts of linears that loaders fuse into one; unused places are NULL. */
+#define NB_MAX_FUSED 3
+extern const char *const nb_fused[][NB_MAX_FUSED];
+extern const size_t nb_fused_count;
+
 /* A finding that names t and its bytes [begin, end) within the tensor. */
 size_t nb_value_finding(const nb_check *c, nb_findings *out, const char *rule, nb_severity severity,
                         const nb_tensor_info *t, uint64_t begin, uint64_t end, const char *message);

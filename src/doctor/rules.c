@@ -208,6 +208,91 @@ const nb_rule nb_rules[] = {
      "NB007 and parts of NB004 to NB006 need a table and are left out, all other rules run.\n"
      "Remedy: download config.json again. An unknown architecture needs none.",
      nb_rule_config_known},
+    {"NB201", NB_SEVERITY_ERROR, "quantization_config is missing, unknown, or contradicts the tensors",
+     "Loaders choose the layers by the config, not by the tensors. Without quantization_config (or "
+     "hf_quant_config.json) codes are taken for weights; with the other flavour's quant_method the names "
+     "do not fit; with FP8 over NVFP4 tensors shapes do not. quant_method fp8 over NVFP4 experts is how "
+     "DeepSeek-V4 is published: a note.\n"
+     "Example: quant_method gptq over weight_packed tensors: vLLM looks for qweight and finds none.\n"
+     "Remedy: `nibble repair` writes what the tensors say.",
+     nb_rule_quant_method},
+    {"NB202", NB_SEVERITY_ERROR, "the lists of modules and the tensors disagree",
+     "ignore and exclude_modules say what is not quantised, targets what is. Errors: a linear on the list "
+     "is quantised (vllm#45102); a float linear is not on the list (vllm#44087); an entry lacks the prefix "
+     "of the tensors' names (sglang PR 9712); no target fits a quantised linear; of linears that loaders "
+     "fuse some are left out (sglang#36596). A warning: an entry that matches nothing.\n"
+     "Matching: compressed-tensors: the exact name, or `re:` and a pattern that must match from the start. "
+     "ModelOpt: the exact name, a part of it, or a wildcard.\n"
+     "Example: ignore says layers.3.mlp.down_proj, the tensor is model.layers.3.mlp.down_proj.weight: the "
+     "layer is made in NVFP4 and loading fails.\n"
+     "Remedy: `nibble repair` writes the lists anew.",
+     nb_rule_ignore},
+    {"NB203", NB_SEVERITY_ERROR, "the config describes a scheme that loaders do not accept",
+     "vLLM takes NVFP4 of compressed-tensors only with strategy tensor_group, type float, 4 bits, "
+     "group_size 16, symmetric; MXFP4 with strategy group and 32. The top-level format must be the "
+     "groups', or mixed-precision (vllm PR 55367). ModelOpt: a known quant_algo; hf_quant_config.json with "
+     "group_size, kv_cache_quant_algo and exclude_modules. input_activations.dynamic false is a warning: "
+     "it asks for block scales of activations, which are not stored (\"local\" is meant).\n"
+     "Example: strategy \"group\" with group_size 16 (vllm#19853): no scheme is found.\n"
+     "Remedy: `nibble repair` writes what the tensors say.",
+     nb_rule_scheme},
+    {"NB204", NB_SEVERITY_ERROR, "config groups overlap",
+     "Two groups claim one linear in two formats. Which one wins depends on the loader: the first, or the "
+     "more specific.\n"
+     "Example: group_0 targets Linear in NVFP4, group_9 re:.*down_proj$ in FP8, and down_proj is NVFP4 in "
+     "the file.\n"
+     "Remedy: one group a linear; `nibble repair` writes it so.",
+     nb_rule_overlap},
+    {"NB205", NB_SEVERITY_ERROR, "tie_word_embeddings contradicts the head",
+     "True with a head that differs from the embedding: the head is passed over and all logits are wrong. "
+     "False without a head: it keeps uninitialised memory (vllm#48238). A head that equals the embedding "
+     "may stay.\n"
+     "Example: a re-saved config of a model with lm_head gets transformers' default, true.\n"
+     "Remedy: set the key to what the file has.",
+     nb_rule_tied},
+    {"NB206", NB_SEVERITY_WARNING, "linears do not divide for this tensor-parallel size",
+     "Only with --tp N. A part must hold whole blocks: multiples of 16 at least; kernels want more and pad "
+     "or refuse: 32 rows and columns for W4A4, 64 rows for Marlin, 128 in MXFP4 experts.\n"
+     "Example: moe_intermediate_size 704 over 8 GPUs: 88 rows each, five and a half blocks.\n"
+     "Remedy: a smaller --tp, or expert or pipeline parallelism.",
+     nb_rule_parallel},
+    {"NB207", NB_SEVERITY_WARNING, "drafting layers and config disagree",
+     "num_nextn_predict_layers names drafting (MTP) layers that the file lacks, or the config leaves "
+     "layers out that are quantised. Without speculative decoding nothing reads them.\n"
+     "Example: num_nextn_predict_layers 1 in a file that was exported without mtp.*: vLLM with "
+     "--speculative-config fails at loading.\n"
+     "Remedy: set the number to 0, or add the layers.",
+     nb_rule_draft_config},
+    {"NB208", NB_SEVERITY_WARNING, "KV-cache scales are missing, no multipliers, or unnamed",
+     "k_scale and v_scale are multipliers (amax / 448), stored under k_proj and v_proj (ModelOpt) or "
+     "beside them (compressed-tensors). Warnings: an algorithm is named and some layers lack one; one is "
+     "zero, negative, not finite or above 100; scales are stored and no algorithm is named (sglang PR "
+     "35455). Where none is stored loaders take 1.\n"
+     "Example: k_scale 0: every key becomes infinite when it is divided by it.\n"
+     "Remedy: name the algorithm, or remove or measure the scales.",
+     nb_rule_kv},
+    {"NB209", NB_SEVERITY_WARNING, "config.json and hf_quant_config.json disagree",
+     "Some loaders read one, some the other: algorithm, group size, KV cache and the list of modules left "
+     "out must be the same.\n"
+     "Example: hf_quant_config.json says W4A16_NVFP4, config.json NVFP4: TensorRT-LLM runs it weight-only, "
+     "vLLM quantises activations.\n"
+     "Remedy: `nibble repair` writes both.",
+     nb_rule_configs_agree},
+    {"NB210", NB_SEVERITY_WARNING, "tokenizer, generation config or chat template are missing or do not fit",
+     "No tokenizer file; tokenizer.json cut off; ids beyond vocab_size (the embedding has no row for "
+     "them); eos_token_id beyond the vocabulary (answers never end); a chat template whose blocks do not "
+     "close.\n"
+     "Example: an added token with id 32007 where vocab_size is 32000: the first prompt with it reads "
+     "beyond the embedding.\n"
+     "Remedy: take the files from the original model.",
+     nb_rule_tokenizer},
+    {"NB211", NB_SEVERITY_ERROR, "a weight-only file is labelled W4A4",
+     "The config says that activations are quantised, and no linear has an input scale. vLLM makes the "
+     "parameters and never fills them (vllm#54189). Read as W4A16 the file is fine.\n"
+     "Example: quant_algo NVFP4 where the exporter ran with W4A16_NVFP4.\n"
+     "Remedy: `nibble repair` writes weight-only into the config; or `nibble calibrate` and store the "
+     "scales.",
+     NULL},
     {"NB212", NB_SEVERITY_ERROR, "config.json lacks a key that the architecture needs",
      "Configs that llm-compressor or transformers saved again often lack keys of the release (DeepSeek-V4: "
      "compress_ratios or "

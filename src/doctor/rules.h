@@ -34,7 +34,17 @@ nb_status nb_rule_inputs(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB105, NB106 of inputs, NB108, NB211 */
 nb_status nb_rule_blocks(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB106 of weights, NB109, NB110, NB114 */
-nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err); /* NB107 */
-nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err);   /* NB112, NB008 of reading */
+nb_status nb_rule_quant_method(const nb_check *c, nb_findings *out, nb_error *err);  /* NB201 */
+nb_status nb_rule_ignore(const nb_check *c, nb_findings *out, nb_error *err);        /* NB202 */
+nb_status nb_rule_scheme(const nb_check *c, nb_findings *out, nb_error *err);        /* NB203 */
+nb_status nb_rule_overlap(const nb_check *c, nb_findings *out, nb_error *err);       /* NB204 */
+nb_status nb_rule_tied(const nb_check *c, nb_findings *out, nb_error *err);          /* NB205 */
+nb_status nb_rule_parallel(const nb_check *c, nb_findings *out, nb_error *err);      /* NB206 */
+nb_status nb_rule_draft_config(const nb_check *c, nb_findings *out, nb_error *err);  /* NB207 */
+nb_status nb_rule_kv(const nb_check *c, nb_findings *out, nb_error *err);            /* NB208 */
+nb_status nb_rule_configs_agree(const nb_check *c, nb_findings *out, nb_error *err); /* NB209 */
+nb_status nb_rule_tokenizer(const nb_check *c, nb_findings *out, nb_error *err);     /* NB210 */
+nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err);      /* NB107 */
+nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err); /* NB112, NB008 of reading */
 
 #endif

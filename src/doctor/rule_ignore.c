@@ -1,0 +1,159 @@
+/* NB202: which modules the config leaves out, or names, against which are quantised: both ways, and fused ones in part. */
+#include <string.h>
+
+#include "base/buf.h"
+#include "doctor/rule_values.h"
+
+#define E(cls, text) ((nb_effect){NB_EFFECT_##cls, text})
+
+typedef enum fault {
+    FAULT_EXCLUDED,
+    FAULT_FORGOTTEN,
+    FAULT_PREFIX,
+    FAULT_UNNAMED,
+    FAULT_PART,
+    FAULT_COUNT
+} fault;
+
+static const struct {
+    const char *message, *expected, *effect;
+} faults[FAULT_COUNT] = {
+    [FAULT_EXCLUDED] = {"linears are on the list of modules to leave out, and are quantised",
+                        "float weights, or no entry that names them",
+                        "the loader makes a float layer and finds codes"},
+    [FAULT_FORGOTTEN] = {"linears are float, and nothing leaves them out",
+                         "an entry in ignore or exclude_modules",
+                         "the loader makes a quantised layer and finds no codes"},
+    [FAULT_PREFIX] =
+        {"entries lack the prefix that the tensors' names have, so that the linear is not left out",
+         "the module's whole name", "the loader makes a quantised layer and finds no codes"},
+    [FAULT_UNNAMED] = {"linears are quantised, and the config names other modules: no target fits them",
+                       "targets that match the names in the file",
+                       "loaders that go by the config make float layers and find codes"},
+    [FAULT_PART] = {"of linears that loaders fuse, some are left out and some quantised",
+                    "all of them in one format", "vLLM refuses fused layers in two formats"},
+};
+
+static void report(const nb_check *c, fault f, const char *tensor, const char *entry,
+                   size_t found[FAULT_COUNT], nb_findings *out)
+{
+    if (found[f] == SIZE_MAX) {
+        found[f] = nb_findings_add(out, "NB202", NB_SEVERITY_ERROR, "%s", faults[f].message);
+        nb_findings_file(out, found[f], "config.json");
+        if (entry) nb_findings_measured(out, found[f], "entry \"%.200s\"", entry);
+        nb_findings_expected(out, found[f], "%s", faults[f].expected);
+        nb_findings_remedy(out, found[f], true, "write what the tensors are into the config's lists");
+        const nb_effect e = {NB_EFFECT_REFUSED, faults[f].effect};
+        nb_value_effects(out, found[f], e, e, e);
+    }
+    nb_findings_tensor(out, found[f], tensor);
+}
+
+static bool is_quantised(nb_kind k)
+{
+    return nb_kind_nvfp4(k) || k == NB_KIND_MXFP4 || k == NB_KIND_FP8 || k == NB_KIND_MXFP4_BLOCKS;
+}
+
+/* True when the like of this float module is quantised elsewhere, or the architecture has a linear here. */
+static bool is_linear(const nb_check *c, const nb_module *m)
+{
+    const nb_module_class *k = &c->modules.classes[m->cls];
+    int64_t l, e;
+    bool skipped;
+    if (k->count[NB_KIND_NVFP4_CT] + k->count[NB_KIND_NVFP4_MODELOPT] + k->count[NB_KIND_MXFP4] +
+        k->count[NB_KIND_FP8])
+        return true;
+    const nb_arch_tensor *row = c->table ? nb_arch_identify(&c->config, m->name, &l, &e, &skipped) : NULL;
+    return row && row->role == NB_ROLE_LINEAR;
+}
+
+/* A module that loaders fuse with m and that is quantised. */
+static bool has_quantised_sibling(const nb_check *c, const nb_module *m, nb_buf *name)
+{
+    const char *last = nb_last_part(m->name);
+    for (size_t g = 0; g < nb_fused_count; g++) {
+        bool mine = false;
+        for (size_t k = 0; k < NB_MAX_FUSED && nb_fused[g][k]; k++)
+            mine = mine || strcmp(last, nb_fused[g][k]) == 0;
+        for (size_t k = 0; mine && k < NB_MAX_FUSED && nb_fused[g][k]; k++) {
+            nb_buf_clear(name);
+            nb_buf_add(name, m->name, (size_t)(last - m->name));
+            nb_buf_adds(name, nb_fused[g][k]);
+            const nb_module *s = nb_modules_find(&c->modules, nb_buf_str(name));
+            if (s && s != m && nb_kind_nvfp4(s->kind)) return true;
+        }
+    }
+    return false;
+}
+
+static void judge(const nb_check *c, size_t i, size_t found[FAULT_COUNT], nb_buf *name, nb_findings *out)
+{
+    const nb_module *m = &c->modules.items[i];
+    const nb_claim *k = &c->quant.claims[i];
+    const nb_tensor_info *t = nb_module_codes(m);
+    const bool whole = c->quant.method == NB_QUANT_CT || c->quant.method == NB_QUANT_MODELOPT;
+    if (!t || t->rank != 2 || nb_name_skipped(c, t->name)) return;
+    if (nb_kind_nvfp4(m->kind) || (whole && is_quantised(m->kind))) {
+        if (k->entry >= 0)
+            report(c, FAULT_EXCLUDED, t->name, nb_quant_entry(&c->quant, (size_t)k->entry), found, out);
+        else if (k->format == NB_CLAIM_NONE)
+            report(c, FAULT_UNNAMED, t->name, NULL, found, out);
+        return;
+    }
+    if (m->kind != NB_KIND_FLOAT || !whole) return;
+    if (k->entry >= 0) {
+        if (has_quantised_sibling(c, m, name))
+            report(c, FAULT_PART, t->name, nb_quant_entry(&c->quant, (size_t)k->entry), found, out);
+    } else if (k->suffix >= 0) {
+        report(c, FAULT_PREFIX, t->name, nb_quant_entry(&c->quant, (size_t)k->suffix), found, out);
+    } else if (k->format != NB_CLAIM_OPEN && k->format != NB_CLAIM_NONE && is_linear(c, m)) {
+        report(c, FAULT_FORGOTTEN, t->name, NULL, found, out);
+    }
+}
+
+/* Entries for parts that exporters list whether a model has them or not. */
+static bool may_be_absent(const nb_check *c, const char *entry)
+{
+    if (strstr(entry, "mtp") || strstr(entry, "eh_proj") || strstr(entry, "nextn")) return true;
+    return strstr(entry, "head") && json_is_true(nb_config_get(&c->config, "tie_word_embeddings"));
+}
+
+static void judge_entries(const nb_check *c, nb_findings *out)
+{
+    nb_buf unused = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < c->quant.n_entries; i++) {
+        const char *entry = nb_quant_entry(&c->quant, i);
+        if (nb_quant_entry_used(&c->quant, i) || may_be_absent(c, entry)) continue;
+        if (n++ < 8) nb_buf_addf(&unused, "%s%.200s", n > 1 ? ", " : "", entry);
+    }
+    if (n) {
+        size_t f = nb_findings_add(out, "NB202", NB_SEVERITY_WARNING,
+                                   "entries of ignore or exclude_modules match nothing");
+        nb_findings_file(out, f, "config.json");
+        nb_findings_measured(out, f, "%zu: %s", n, nb_buf_str(&unused));
+        nb_findings_expected(out, f, "names of the file's modules");
+        nb_findings_remedy(out, f, true,
+                           "remove them; or, if they were meant for something here, correct the names");
+        const nb_effect e = E(FINE, "loaders pass over them");
+        nb_value_effects(out, f, e, e, e);
+    }
+    out->bad = out->bad || !nb_buf_ok(&unused);
+    nb_buf_free(&unused);
+}
+
+nb_status nb_rule_ignore(const nb_check *c, nb_findings *out, nb_error *err)
+{
+    size_t found[FAULT_COUNT];
+    nb_buf name = {0};
+    const uint32_t ct = c->modules.total[NB_KIND_NVFP4_CT], mo = c->modules.total[NB_KIND_NVFP4_MODELOPT];
+    for (int f = 0; f < FAULT_COUNT; f++) found[f] = SIZE_MAX;
+    /* With the other flavour's quant_method (NB201) the lists are matched by the wrong rules. */
+    if ((c->quant.method == NB_QUANT_CT && mo && !ct) || (c->quant.method == NB_QUANT_MODELOPT && ct && !mo))
+        return NB_OK;
+    for (size_t i = 0; i < c->modules.count && nb_buf_ok(&name); i++) judge(c, i, found, &name, out);
+    if (nb_check_complete(c)) judge_entries(c, out);
+    const bool ok = nb_buf_ok(&name);
+    nb_buf_free(&name);
+    return ok ? NB_OK : nb_fail_nomem(err, "a sibling's name", 0);
+}
