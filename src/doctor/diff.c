@@ -73,7 +73,7 @@ static void finish(const sums *s, nb_diff_tensor *t)
     else if (s->aa == 0 || s->bb == 0)
         t->cosine = s->aa == s->bb;
     else
-        t->cosine = fmin(1, s->dot / sqrt(s->aa) / sqrt(s->bb));
+        t->cosine = fmin(1, s->dot / sqrt(s->aa * s->bb));
 }
 
 static uint64_t bytes_of(const nb_tensor_info *t)
