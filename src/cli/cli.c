@@ -132,6 +132,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
         return nb_cli_usage(verb, "arithmetic int8 is not in this build; use bf16");
     if (!arith_of(arith, &out->arith))
         return nb_cli_usage(verb, "--arith is exact, bf16, w4a4, w4a4-dynamic or auto, not '%s'", arith);
+    if (m->scales && strcmp(m->scales, "dynamic") == 0 && out->arith == NB_ARITH_W4A4)
+        out->arith = NB_ARITH_W4A4_DYNAMIC; /* its name, wherever the arithmetic is printed */
     nb_cpu cpu;
     nb_cpu_detect(&cpu);
     if (m->kernels && strcmp(m->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, m->kernels))
