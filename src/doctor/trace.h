@@ -48,7 +48,8 @@ typedef struct nb_trace_row {
     double cos_local, snr_local_db;     /* against exact on the same input, rounded as activations are */
     double cos_total, snr_total_db; /* against the whole exact run; NaN: it sent this expert no such row */
     double snr_best_db;             /* what W4A4 gives with each row's own scale; NaN: not asked */
-    bool has_in, bad_input;         /* bad_input: the input was not finite */
+    double weight_ratio; /* the stack's weight scale over the checkpoint's; 1 but where it keeps another's */
+    bool has_in, bad_input; /* bad_input: the input was not finite */
     bool bad;
 } nb_trace_row;
 

@@ -271,7 +271,8 @@ static void explain_finite(doctor *d, const nb_linear_src *s, const nb_stack_vie
     const nb_trace_row *r = d->row;
     double ratio = (double)v->weight.value / (double)s->multiplier;
     bool quantised = d->t->arith == NB_ARITH_W4A4 && v->has_input;
-    if (v->weight.reduced && (!quantised || -20 * log10(fabs(1 - ratio)) < r->snr_local_db + 3)) {
+    bool sized = quantised && r->saturated + r->flushed > 0.1; /* the input scale does more harm */
+    if (v->weight.reduced && fabs(ratio - 1) > 0.05 && !sized) {
         blame(d, NB_CAUSE_BAD_GLOBAL, NULL, v->weight.from, (int64_t)v->weight.from->begin,
               "the stack keeps one weight scale for the fused shards and takes that of %s: this one's "
               "weights come "

@@ -138,7 +138,7 @@ static void map_table(const grid *g, nb_buf *out)
         if (l < g->layers)
             nb_buf_addf(out, "<tr><th>%zu</th>", l);
         else
-            nb_buf_adds(out, "<tr><th>&ndash;</th>");
+            nb_buf_adds(out, "<tr><th>end</th>");
         for (size_t c = 0; c < g->n; c++) {
             const cell *x = &g->cells[c * (g->layers + 1) + l];
             if (!x->worst) {
@@ -189,7 +189,8 @@ static void histogram(const nb_trace *t, nb_buf *out)
                                                           : 1 + (size_t)(snr / 5);
         if (++bins[b] > top) top = bins[b];
     }
-    nb_buf_adds(out, "<svg class=bars viewBox=\"0 0 660 150\" role=img aria-label=\"linears by local SNR\">");
+    nb_buf_adds(out, "<div class=scroll><svg class=bars viewBox=\"0 0 660 150\" role=img "
+                     "aria-label=\"linears by local SNR\">");
     for (size_t b = 0; b <= BINS; b++) {
         double h = 95.0 * (double)bins[b] / (double)top;
         int x = 10 + 50 * (int)b;
@@ -203,7 +204,7 @@ static void histogram(const nb_trace *t, nb_buf *out)
         else
             nb_buf_addf(out, "<text x=%d y=135>%zu</text>", x + 21, 5 * (b - 1));
     }
-    nb_buf_adds(out, "</svg>\n");
+    nb_buf_adds(out, "</svg></div>\n");
 }
 
 static void worst_table(const nb_trace *t, nb_buf *out)
@@ -250,14 +251,14 @@ static const char style[] =
     "th{min-width:34px;height:26px;text-align:"
     "center;padding:0 4px;border:1px solid var(--bg)}.map th{color:var(--dim);font-weight:500}.map "
     "tr>th:first-"
-    "child{position:sticky;left:0;background:var(--bg)}.map .col{height:170px;vertical-align:bottom;padding-"
+    "child{position:sticky;left:0;background:var(--bg)}.map .col{height:210px;vertical-align:bottom;padding-"
     "bottom:6px}.map .col span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}"
     ".s0{background:var(--s0);color:var(--on)}.s1{background:var(--s1);color:var(--on)}.s2{background:var(--"
     "s2)"
     "}.s3{background:var(--s3)}.s4{background:var(--s4)}.s5{background:var(--s5)}.s6{background:var(--s6)}"
     ".legend{color:var(--dim);font-size:13px}.legend span{display:inline-block;margin-right:12px}.legend i{"
     "display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:5px;vertical-align:-2px}"
-    ".bars{width:100%;max-width:660px;height:auto}.bars rect{fill:var(--dim)}.bars .b0{fill:var(--s0)}.bars "
+    ".bars{width:660px;height:150px}.bars rect{fill:var(--dim)}.bars .b0{fill:var(--s0)}.bars "
     "text{fill:var(--dim);font-size:12px;text-anchor:middle}.rows{width:100%}.rows th,.rows td{padding:4px "
     "10px;"
     "border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}.rows th{color:var(--dim);font-"

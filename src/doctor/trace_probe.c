@@ -107,6 +107,7 @@ static nb_status probe_linear(probe *p, const nb_linear_src *plain, const nb_arc
     r->param[0] = row;
     r->rows = rows;
     r->has_in = true;
+    r->weight_ratio = (double)s.multiplier / (double)plain->multiplier;
     random_rows(p, x, in);
     r->in_amax = nb_trace_amax(x, in, &r->nonfinite);
     if ((st = product(p, plain, x, rows, tile, want, err))) goto out;

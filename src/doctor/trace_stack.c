@@ -43,11 +43,15 @@ static bool weight_only(const nb_ckpt *c)
     const char *algo = json_string_value(json_object_get(q, "quant_algo")), *key;
     if (algo && strncmp(algo, "W4A16", 5) == 0) return true;
     const json_t *groups = json_object_get(q, "config_groups");
+    bool four = false; /* a group of four-bit weights: FP8 ones beside it do not count */
     json_object_foreach((json_t *)groups, key, group)
     {
+        const json_t *bits = json_object_get(json_object_get(group, "weights"), "num_bits");
+        if (json_integer_value(bits) != 4) continue;
         if (json_is_object(json_object_get(group, "input_activations"))) return false;
+        four = true;
     }
-    if (json_object_size(groups)) return true;
+    if (four) return true;
     for (size_t i = 0; !algo && i < nb_ckpt_count(c); i++) {
         const char *name = nb_ckpt_at(c, i)->name;
         if (ends_with(name, ".input_scale") || ends_with(name, ".input_global_scale")) return false;

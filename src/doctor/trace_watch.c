@@ -33,7 +33,7 @@ typedef struct place {
     const nb_arch_tensor *row;
     int64_t expert;
     const nb_linear *exact;
-    const nb_linear_src *src;
+    const nb_linear_src *src, *exact_src;
 } place;
 
 static bool find_linear(const nb_watch *w, const nb_linear *l, int layer, place *out)
@@ -46,7 +46,7 @@ static bool find_linear(const nb_watch *w, const nb_linear *l, int layer, place 
         if (!mine[i].lin || l < mine[i].lin || l >= mine[i].lin + mine[i].n_lin) continue;
         size_t e = (size_t)(l - mine[i].lin);
         *out = (place){&a->tensors[i], strstr(a->tensors[i].name, "{e}") ? (int64_t)e : -1, &twin[i].lin[e],
-                       &mine[i].src[e]};
+                       &mine[i].src[e], &twin[i].src[e]};
         return true;
     }
     return false;
@@ -188,6 +188,7 @@ static void compare_linear(nb_watch *w, nb_exec *x, nb_trace_row *row, const nb_
     }
     row->in_amax = nb_trace_amax(in, t->rows * k, &bad);
     row->has_in = true;
+    row->weight_ratio = (double)p->src->multiplier / (double)p->exact_src->multiplier;
     row->bad_input = bad > 0;
     bool quantised = x->arith == NB_ARITH_W4A4 && l->fp4_input;
     if (!exact_product(w, x, p->exact, in, t->rows, ref)) goto out;
