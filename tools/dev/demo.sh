@@ -26,6 +26,34 @@ ask Zagreb 'What is the capital of Croatia?'
 ask '{"name": "Jack", "age": 5, "city": "Brussels"}' 'Write as JSON: Jack, 5, Brussels.'
 ask '33 76' 'Repeat 60 20 91 0.' 'Sort these numbers: 33 76'
 
+# The fault that nibble began with, from symptom to mended folder, in the arithmetic of GPUs with FP4 tensor cores.
+need python3
+STORY=build/demo-story
+rm -rf "$STORY"
+mkdir -p "$STORY"
+"$PYTHON" tools/break_attention.py "$DEMO" "$STORY/broken"
+BROKEN_Q='Write as JSON: Jack, 5, Brussels.'
+
+# w4a4 FOLDER: the answer to BROKEN_Q as W4A4 kernels would give it.
+w4a4() { build/nibble run "$1" --arith w4a4 -q -n 40 -p "$BROKEN_Q" 2>/dev/null; }
+
+printf '\n'
+say "a copy whose attention input scales are 11.84 times too small, run as W4A4 kernels run it"
+printf 'question: %s\n' "$BROKEN_Q"
+printf 'answer:   %s\n' "$(w4a4 "$STORY/broken")"
+say "the file alone looks sound: nibble check broken"
+build/nibble check "$STORY/broken" -q
+say "which operator goes wrong first, and why: nibble trace broken --as vllm-cutlass -p ..."
+build/nibble trace "$STORY/broken" --as vllm-cutlass -q -p "$BROKEN_Q" | sed -n 1,6p
+say "what the inputs really are: nibble calibrate broken -o ranges"
+build/nibble calibrate "$STORY/broken" -o "$STORY/ranges.safetensors" -q | sed -n 1,7p
+say "a mended copy: nibble repair broken -o mended --scales ranges"
+build/nibble repair "$STORY/broken" -o "$STORY/mended" --scales "$STORY/ranges.safetensors" -q | tail -n 2
+say "and it answers again"
+answer=$(w4a4 "$STORY/mended")
+printf 'answer:   %s\n' "$answer"
+[ "$answer" = '{"name": "Jack", "age": 5, "city": "Brussels"}' ] || fail "the mended folder answers: $answer"
+
 cat <<EOF
 
 Every answer is right. What to try next:
@@ -33,7 +61,8 @@ Every answer is right. What to try next:
   build/nibble run $DEMO -p '12 + 30 =' --print-prompt        what the model really reads
   build/nibble check $DEMO --format json                      the health report, for scripts
   build/nibble bench $DEMO                                    how fast, and how near the memory's roof
-  build/nibble run YOUR_MODEL_FOLDER                          any Llama or DeepSeek-V4 in NVFP4
+  build/nibble check YOUR_MODEL_FOLDER                        any NVFP4 folder, also one still without a forward pass here
+  build/nibble trace $STORY/broken -p '12 + 30 =' --format html > trace.html
   ./dev test                                                  every test
 EOF
 if [ -t 0 ] && [ -t 1 ]; then
