@@ -1,4 +1,5 @@
 /* NB202: which modules the config leaves out, or names, against which are quantised: both ways, and fused ones in part. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -86,6 +87,19 @@ static bool has_quantised_sibling(const nb_check *c, const nb_module *m, nb_buf 
     return false;
 }
 
+/* An expert beyond the config's number is NB005's matter. */
+static bool is_surplus(const nb_check *c, const char *module)
+{
+    static const char *const keys[] = {"n_routed_experts", "num_local_experts", "num_experts"};
+    const char *p = nb_is_expert(module) ? strstr(module, "experts.") : NULL;
+    int64_t n;
+    for (size_t i = 0; p && i < sizeof keys / sizeof *keys; i++) {
+        if (nb_config_int(&c->config, keys[i], -1, 1, 1 << 20, &n, NULL) == NB_OK)
+            return strtoll(p + strlen("experts."), NULL, 10) >= n;
+    }
+    return false;
+}
+
 static void judge(const nb_check *c, size_t i, size_t found[FAULT_COUNT], nb_buf *name, nb_findings *out)
 {
     const nb_module *m = &c->modules.items[i];
@@ -96,7 +110,7 @@ static void judge(const nb_check *c, size_t i, size_t found[FAULT_COUNT], nb_buf
     if (nb_kind_nvfp4(m->kind) || (whole && is_quantised(m->kind))) {
         if (k->entry >= 0)
             report(c, FAULT_EXCLUDED, t->name, nb_quant_entry(&c->quant, (size_t)k->entry), found, out);
-        else if (k->format == NB_CLAIM_NONE)
+        else if (k->format == NB_CLAIM_NONE && !is_surplus(c, m->name))
             report(c, FAULT_UNNAMED, t->name, NULL, found, out);
         return;
     }

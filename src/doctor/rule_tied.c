@@ -46,10 +46,12 @@ nb_status nb_rule_tied(const nb_check *c, nb_findings *out, nb_error *err)
 {
     static const char *const heads[] = {"lm_head", "head", "output"};
     static const char *const embeds[] = {"embed_tokens", "embed", "embeddings", "wte"};
-    const json_t *tied = nb_config_get(&c->config, "tie_word_embeddings");
+    /* Of a model with towers the outer key counts. */
+    const json_t *tied = json_object_get(c->config.root, "tie_word_embeddings");
     const nb_module *head = find(c, heads, 3), *embed = find(c, embeds, 4);
     nb_buf name = {0};
     size_t i;
+    if (!json_is_boolean(tied)) tied = nb_config_get(&c->config, "tie_word_embeddings");
     if (!json_is_boolean(tied) || !embed) return NB_OK;
     if (json_is_true(tied) && head && !same_bytes(c, nb_module_codes(head), nb_module_codes(embed))) {
         i = nb_findings_add(

@@ -5,6 +5,7 @@
  */
 #include "doctor/scan.h"
 
+#include <immintrin.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static inline uint64_t load(const unsigned char *p)
 }
 
 /* NVFP4: n blocks of 8 bytes. Returns how many have sixteen equal codes. */
-static uint64_t count_16(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
+static uint64_t count_16_generic(const unsigned char *codes, const unsigned char *scales, size_t n,
+                                 histogram h[2])
 {
     uint64_t uniform = 0;
     for (size_t i = 0; i < n; i++) {
@@ -75,6 +77,43 @@ static uint64_t count_16(const unsigned char *codes, const unsigned char *scales
         h[i & 1].n[class_of(x, 0)][scales[i]]++;
     }
     return uniform;
+}
+
+/* The same, four blocks at a time: comparisons give -1 in each lane where a class is not reached. */
+__attribute__((target("avx2"))) static uint64_t
+count_16_avx2(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
+{
+    const __m256i zero = _mm256_setzero_si256(), all = _mm256_cmpeq_epi64(zero, zero);
+    const __m256i magnitude = _mm256_set1_epi8(0x77), ones = _mm256_set1_epi8(0x11);
+    __m256i uniform = zero;
+    uint64_t cls[4], same[4];
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 8 * i));
+        const __m256i pair = _mm256_and_si256(x, _mm256_srli_epi64(x, 1));
+        const __m256i four = _mm256_and_si256(_mm256_srli_epi64(pair, 1), ones),
+                      six = _mm256_and_si256(four, x);
+        const __m256i many = _mm256_and_si256(six, _mm256_add_epi64(six, all));
+        const __m256i turned = _mm256_or_si256(_mm256_slli_epi64(x, 4), _mm256_srli_epi64(x, 60));
+        __m256i k = _mm256_cmpeq_epi64(_mm256_and_si256(x, magnitude), zero);
+        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(four, zero));
+        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(six, zero));
+        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(many, zero));
+        uniform = _mm256_sub_epi64(uniform, _mm256_cmpeq_epi64(x, turned));
+        _mm256_storeu_si256((__m256i *)(void *)cls, _mm256_add_epi64(k, _mm256_set1_epi64x(MANY_6)));
+        h[0].n[cls[0]][scales[i]]++;
+        h[1].n[cls[1]][scales[i + 1]]++;
+        h[0].n[cls[2]][scales[i + 2]]++;
+        h[1].n[cls[3]][scales[i + 3]]++;
+    }
+    _mm256_storeu_si256((__m256i *)(void *)same, uniform);
+    return same[0] + same[1] + same[2] + same[3] + count_16_generic(codes + 8 * i, scales + i, n - i, h);
+}
+
+static uint64_t count_16(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
+{
+    return __builtin_cpu_supports("avx2") ? count_16_avx2(codes, scales, n, h)
+                                          : count_16_generic(codes, scales, n, h);
 }
 
 /* MXFP4: n blocks of 16 bytes; only whether a block is live matters. */
