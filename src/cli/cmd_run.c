@@ -169,6 +169,12 @@ static int chat(run *r)
         if (n <= 0) break;
         if (line[n - 1] == '\n') line[--n] = '\0';
         if (!n && tty) break;
+        if (strlen(line) != (size_t)n) {
+            nb_error err;
+            failed(&err, NB_ERR_ARGUMENT, "a line holds a NUL character, which would end the message there");
+            rc = nb_cli_fail(&err);
+            break;
+        }
         if (n && (rc = ask(r, line)) != NB_EXIT_OK) break;
     }
     free(line);
@@ -296,6 +302,7 @@ int nb_cmd_run(int argc, char **argv)
         goto out;
     }
     if (!model.quiet) summary(r.m, &lo);
+    nb_cli_health(model.dir, model.quiet);
     if (!n_prompts) rc = chat(&r);
     for (size_t i = 0; rc == NB_EXIT_OK && i < n_prompts; i++) {
         if (r.print_prompt && !r.raw && i + 1 < n_prompts)

@@ -79,7 +79,10 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
         s = nb_fail(err, NB_ERR_LIMIT,
                     "a context of %zu tokens is more than the model's max_position_embeddings %lld",
                     e->opt.max_context, (long long)longest);
-        nb_error_remedy(err, "choose a smaller --max-model-len");
+        nb_error_at(err, e->m->cfg.file, NULL, -1);
+        nb_error_remedy(err,
+                        "ask for fewer tokens: --max-model-len, shorter id lists, eval's --window, bench's "
+                        "--prompt and --tokens");
         goto out;
     }
     if ((s = nb_pages_new(e->m->streams, e->m->n_streams, e->opt.max_seqs, e->opt.max_context,

@@ -108,6 +108,11 @@ def test_a_message_that_is_not_text_is_refused(args):
     assert done.returncode == 1 and not done.stdout and b"UTF-8" in done.stderr
 
 
+def test_a_line_with_a_nul_is_refused():
+    done = nb.run("run", nb.DEMO, "-q", stdin=b"What is \0 the capital?\n")
+    assert done.returncode == 1 and not done.stdout and "NUL" in done.stderr
+
+
 @pytest.mark.parametrize("args", [["--help"], ["check", nb.DEMO], ["bench", nb.DEMO, "--tokens", "1"], ["run", nb.DEMO, "-p", "Hello?", "--print-prompt"]],
                          ids=lambda args: args[0])
 def test_a_result_that_does_not_get_out_is_a_failure(args):
