@@ -56,6 +56,9 @@ int nb_cli_model_option(const char *verb, int code, nb_cli_model *m);
 int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
                         nb_llm_options *out);
 
+/* Runs the checks on DIR and prints one line on stderr when some family of kernels would go wrong with it. */
+void nb_cli_health(const char *dir, bool quiet);
+
 /* Parses a whole decimal number in [min, max]; false: it is not one. */
 bool nb_cli_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool nb_cli_real(const char *text, double *out);

@@ -98,5 +98,6 @@ int nb_cmd_eval(int argc, char **argv)
     nb_status s = e.ids_file    ? nb_eval_ids(&e, &err)
                   : e.text_file ? nb_eval_text(&e, &err)
                                 : nb_eval_samples(&e, &err);
+    if (s == NB_OK) nb_cli_health(model.dir, model.quiet);
     return s == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
 }

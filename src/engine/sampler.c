@@ -118,8 +118,8 @@ nb_status nb_sample(nb_sampler *s, const nb_sampling *p, const float *logits, ui
 {
     for (size_t i = 0; i < s->vocab; i++) {
         if (!isnan(logits[i]) && logits[i] != INFINITY) continue;
-        nb_fail(err, NB_ERR_FORMAT, "the logit of token %zu is %g: the model gives no answer", i,
-                (double)logits[i]);
+        nb_fail(err, NB_ERR_FORMAT, "the logit of token %zu is %s: the model gives no answer", i,
+                isnan(logits[i]) ? "nan" : "inf");
         nb_error_remedy(err, "run `nibble check` on the folder to find the tensor at fault");
         return NB_ERR_FORMAT;
     }

@@ -1,0 +1,46 @@
+/* One line beside every run: what other stacks would make of the same file. A checkpoint that answers here may give NaN there. */
+#include <stdio.h>
+
+#include "cli/cli.h"
+#include "doctor/check.h"
+
+static const char *const stacks[NB_FAMILY_COUNT] = {"W4A4 kernels (vLLM, FlashInfer on Blackwell)",
+                                                    "weight-only kernels", "Marlin", "llama.cpp"};
+
+static const char *outcome(nb_effect_class c)
+{
+    switch (c) {
+    case NB_EFFECT_CLIPPED: return "clip its activations";
+    case NB_EFFECT_ZERO: return "give zeros";
+    case NB_EFFECT_WRONG: return "give wrong numbers";
+    case NB_EFFECT_NAN: return "give NaN";
+    case NB_EFFECT_PROMPT: return "give NaN for some prompts";
+    case NB_EFFECT_UNDEFINED: return "use uninitialised memory";
+    case NB_EFFECT_REFUSED: return "refuse it";
+    default: return NULL;
+    }
+}
+
+void nb_cli_health(const char *dir, bool quiet)
+{
+    nb_check_result r = {0};
+    if (quiet || nb_check_folder(dir, NULL, &r, NULL) != NB_OK)
+        return; /* the verb itself says what is wrong with the folder */
+    const nb_finding *worst = NULL;
+    size_t family = 0;
+    for (size_t i = 0; i < r.findings.count; i++) {
+        const nb_finding *f = &r.findings.items[i];
+        for (size_t k = 0; f->severity == NB_SEVERITY_ERROR && k < NB_FAMILY_COUNT; k++) {
+            if (!f->effect_text[k] || !outcome(f->effect[k]) ||
+                (worst && worst->effect[family] >= f->effect[k]))
+                continue;
+            worst = f;
+            family = k;
+        }
+    }
+    if (worst)
+        fprintf(stderr, "note: %s would %s with this file (%s, %zu tensor%s): nibble check %s\n",
+                stacks[family], outcome(worst->effect[family]), worst->rule, worst->n_tensors,
+                worst->n_tensors == 1 ? "" : "s", dir);
+    nb_check_result_free(&r);
+}
