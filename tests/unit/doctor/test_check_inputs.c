@@ -1,0 +1,183 @@
+/* NB105 to NB108: input scales that are absent, inverted or never measured; scales of fused linears that differ. */
+#include "doctor.h"
+
+static model m;
+static float numbers[32];
+static size_t used;
+
+#define CONFIG "{\"model_type\":\"nosuchmodel\",\"num_experts\":4}"
+#define EXPERT "model.layers.0.mlp.experts."
+
+static void set(const char *name, float v)
+{
+    numbers[used % 32] = v;
+    model_find(&m, name)->bytes = &numbers[used++ % 32];
+}
+
+static void set_down(int expert, float v)
+{
+    char name[80];
+    snprintf(name, sizeof name, EXPERT "%d.down_proj.input_scale", expert);
+    set(name, v);
+}
+
+static void an_absent_input_scale(void **state)
+{
+    model_llama(&m, true);
+    model_remove(&m, "model.layers.1.self_attn.o_proj.input_global_scale");
+    model_check(&m, LLAMA_CONFIG);
+    const nb_finding *f =
+        must_find(&m, "NB105", "model.layers.1.self_attn.o_proj.input_global_scale", NB_SEVERITY_ERROR);
+    assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_UNDEFINED);
+    assert_int_equal(f->effect[NB_FAMILY_MARLIN], NB_EFFECT_FINE);
+    must_be_alone(&m, "NB105");
+    model_free(&m);
+}
+
+static void a_multiplier_above_1_and_a_divisor_below(void **state)
+{
+    for (int ct = 0; ct < 2; ct++) {
+        const char *name = ct ? "model.layers.0.mlp.down_proj.weight_global_scale"
+                              : "model.layers.0.mlp.down_proj.weight_scale_2";
+        model_llama(&m, ct);
+        set(name, ct ? 1e-3f : 1e3f);
+        model_check(&m, LLAMA_CONFIG);
+        const nb_finding *f = must_find(&m, "NB106", name, NB_SEVERITY_ERROR);
+        assert_int_equal(f->effect[NB_FAMILY_W4A16], NB_EFFECT_WRONG);
+        assert_true(f->repairable);
+        must_be_alone(&m, "NB106");
+        model_free(&m);
+    }
+}
+
+static void block_scales_that_never_come_near_448(void **state)
+{
+    static unsigned char low[128];
+    memset(low, 0x4E, sizeof low);
+    model_llama(&m, true);
+    model_find(&m, "model.layers.0.mlp.down_proj.weight_scale")->bytes = low;
+    model_check(&m, LLAMA_CONFIG);
+    /* its global scale is that of gate and up, of the same parent: together they reach 448 */
+    must_be_alone(&m, NULL);
+    model_free(&m);
+    model_llama(&m, true);
+    model_find(&m, "model.layers.0.mlp.down_proj.weight_scale")->bytes = low;
+    set("model.layers.0.mlp.down_proj.weight_global_scale", 700);
+    model_check(&m, LLAMA_CONFIG);
+    must_find(&m, "NB106", "model.layers.0.mlp.down_proj.weight_global_scale", NB_SEVERITY_ERROR);
+    must_be_alone(&m, "NB106");
+    model_free(&m);
+}
+
+/* 3977.566 for 0.00025141: a block is flushed when 0.00025141 * amax / 6 <= 2^-10; all up to amax 0.676 are. */
+static void an_inverted_input_scale_gives_zero(void **state)
+{
+    model_llama(&m, false);
+    set("model.layers.0.self_attn.o_proj.input_scale", 3977.566f);
+    model_check(&m, LLAMA_CONFIG);
+    const nb_finding *f =
+        must_find(&m, "NB106", "model.layers.0.self_attn.o_proj.input_scale", NB_SEVERITY_ERROR);
+    assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_ZERO);
+    assert_non_null(strstr(f->effect_text[NB_FAMILY_W4A4], "23.31"));
+    must_be_alone(&m, "NB106");
+    model_free(&m);
+}
+
+/* SmolLM2: layer 11's down_proj really sees 3072 (multiplier 1.14), others 10 to 100. */
+static void a_large_input_scale_alone_proves_nothing(void **state)
+{
+    model_experts(&m, false, 4);
+    set_down(0, 1.14f);
+    set_down(1, 0.88f);
+    set_down(2, 0.009f);
+    set_down(3, 0.012f);
+    model_check(&m, CONFIG);
+    must_be_alone(&m, NULL);
+    model_free(&m);
+}
+
+static void ratio(bool ct, bool input, float factor, nb_severity severity)
+{
+    const char *name = input ? ct ? "model.layers.0.mlp.up_proj.input_global_scale"
+                                  : "model.layers.0.mlp.up_proj.input_scale"
+                       : ct  ? "model.layers.0.mlp.up_proj.weight_global_scale"
+                             : "model.layers.0.mlp.up_proj.weight_scale_2";
+    model_llama(&m, ct);
+    set(name, *(const float *)model_find(&m, name)->bytes * factor);
+    model_check(&m, LLAMA_CONFIG);
+    const nb_finding *f = must_find(&m, "NB107", name, severity);
+    assert_int_equal(f->n_tensors, 2);
+    assert_int_equal(f->effect[NB_FAMILY_W4A16], NB_EFFECT_FINE);
+    assert_int_equal(f->effect[NB_FAMILY_MARLIN], input ? NB_EFFECT_FINE : NB_EFFECT_WRONG);
+    must_be_alone(&m, "NB107");
+    model_free(&m);
+}
+
+static void fused_linears_with_different_scales(void **state)
+{
+    ratio(true, false, 1.1f, NB_SEVERITY_WARNING);
+    ratio(false, false, 1.3f, NB_SEVERITY_ERROR);
+    ratio(true, true, 3, NB_SEVERITY_ERROR);
+    ratio(false, true, 0.9f, NB_SEVERITY_WARNING);
+}
+
+static void one_ulp_is_no_difference(void **state)
+{
+    const char *name = "model.layers.0.self_attn.k_proj.weight_global_scale";
+    model_llama(&m, true);
+    set(name, 1000.0001f);
+    model_check(&m, LLAMA_CONFIG);
+    must_be_alone(&m, NULL);
+    model_free(&m);
+}
+
+static void scales_that_nobody_measured(void **state)
+{
+    model_experts(&m, false, 4);
+    set_down(2, 1);
+    model_check(&m, CONFIG);
+    must_find(&m, "NB108", EXPERT "2.down_proj.input_scale", NB_SEVERITY_WARNING);
+    must_be_alone(&m, "NB108");
+    model_free(&m);
+    static const float same[] = {0.5f / 2688, 0.0021f};
+    for (size_t i = 0; i < 2; i++) {
+        model_experts(&m, true, 4);
+        for (int e = 0; e < 4; e++) {
+            char name[80];
+            snprintf(name, sizeof name, EXPERT "%d.down_proj.input_global_scale", e);
+            set(name, 1 / same[i]);
+        }
+        model_check(&m, CONFIG);
+        const nb_finding *f =
+            must_find(&m, "NB108", EXPERT "0.down_proj.input_global_scale", NB_SEVERITY_WARNING);
+        assert_int_equal(f->n_tensors, 4);
+        must_be_alone(&m, "NB108");
+        model_free(&m);
+    }
+}
+
+static void a_scale_a_hundred_times_from_its_like(void **state)
+{
+    model_experts(&m, false, 4);
+    set_down(3, 1e-5f);
+    model_check(&m, CONFIG);
+    must_find(&m, "NB108", EXPERT "3.down_proj.input_scale", NB_SEVERITY_WARNING);
+    must_be_alone(&m, "NB108");
+    model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_absent_input_scale),
+        cmocka_unit_test(a_multiplier_above_1_and_a_divisor_below),
+        cmocka_unit_test(block_scales_that_never_come_near_448),
+        cmocka_unit_test(an_inverted_input_scale_gives_zero),
+        cmocka_unit_test(a_large_input_scale_alone_proves_nothing),
+        cmocka_unit_test(fused_linears_with_different_scales),
+        cmocka_unit_test(one_ulp_is_no_difference),
+        cmocka_unit_test(scales_that_nobody_measured),
+        cmocka_unit_test(a_scale_a_hundred_times_from_its_like),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

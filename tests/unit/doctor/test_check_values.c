@@ -1,0 +1,244 @@
+/* NB101 to NB104, NB109, NB110, NB112 to NB114: one odd value each in a folder of healthy ones, named with its byte. */
+#include "doctor.h"
+
+#include <math.h>
+
+static model m;
+static unsigned char bytes[4096];
+static float number;
+static const char *config = LLAMA_CONFIG;
+
+#define O "model.layers.0.self_attn.o_proj"
+#define DOWN "model.layers.1.mlp.down_proj"
+
+/* A copy of the tensor's healthy bytes that the test may spoil. */
+static unsigned char *spoil(const char *name, size_t n)
+{
+    folder_tensor *t = model_find(&m, name);
+    assert_true(n <= sizeof bytes);
+    memset(bytes, 0, sizeof bytes);
+    if (t->bytes) memcpy(bytes, t->bytes, n);
+    t->bytes = bytes;
+    return bytes;
+}
+
+static void set(const char *name, float v)
+{
+    number = v;
+    model_find(&m, name)->bytes = &number;
+}
+
+/* Checks, and asks for the one finding of this rule on this tensor, at this byte of its data. */
+static const nb_finding *sole(const char *rule, const char *tensor, nb_severity severity, size_t at, size_t n)
+{
+    model_check(&m, config);
+    const nb_finding *f = must_find(&m, rule, tensor, severity);
+    must_be_alone(&m, rule);
+    assert_non_null(f->measured);
+    assert_non_null(f->expected);
+    assert_true(f->has_bytes);
+    assert_int_equal(f->end - f->begin, n);
+    nb_ckpt *c = NULL;
+    assert_int_equal(nb_ckpt_open(m.dir.path, NULL, NULL, &c, NULL), NB_OK);
+    assert_int_equal(f->begin - nb_ckpt_find(c, tensor)->begin, at);
+    nb_ckpt_close(c);
+    return f;
+}
+
+static void a_nan_scale(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        model_llama(&m, true);
+        spoil(O ".weight_scale", 64)[37] = i ? 0xFF : 0x7F;
+        const nb_finding *f = sole("NB101", O ".weight_scale", NB_SEVERITY_ERROR, 37, 1);
+        assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_NAN);
+        assert_true(f->repairable);
+        model_free(&m);
+    }
+}
+
+static void a_nan_scale_of_an_expert_shows_for_some_prompts(void **state)
+{
+    config = "{\"model_type\":\"nosuchmodel\",\"num_experts\":4}";
+    model_experts(&m, false, 4);
+    spoil("model.layers.0.mlp.experts.2.down_proj.weight_scale", 32)[31] = 0x7F;
+    const nb_finding *f =
+        sole("NB101", "model.layers.0.mlp.experts.2.down_proj.weight_scale", NB_SEVERITY_ERROR, 31, 1);
+    assert_int_equal(f->effect[NB_FAMILY_W4A16], NB_EFFECT_PROMPT);
+    config = LLAMA_CONFIG;
+    model_free(&m);
+}
+
+static void a_scale_with_a_sign(void **state)
+{
+    model_llama(&m, false);
+    spoil(O ".weight_scale", 64)[5] |= 0x80;
+    const nb_finding *f = sole("NB102", O ".weight_scale", NB_SEVERITY_ERROR, 5, 1);
+    assert_int_equal(f->effect[NB_FAMILY_MARLIN], NB_EFFECT_WRONG);
+    model_free(&m);
+}
+
+/* Weight scale: a divisor of zero is infinity, a multiplier of zero is zero (specs/nvfp4.md §2.4). */
+static void global_scales(void **state)
+{
+    static const struct {
+        float v;
+        nb_effect_class ct, modelopt;
+    } cases[] = {{0, NB_EFFECT_NAN, NB_EFFECT_ZERO},
+                 {INFINITY, NB_EFFECT_ZERO, NB_EFFECT_NAN},
+                 {NAN, NB_EFFECT_NAN, NB_EFFECT_NAN},
+                 {-1, NB_EFFECT_WRONG, NB_EFFECT_WRONG},
+                 {1e-45f, NB_EFFECT_NAN, NB_EFFECT_ZERO}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int ct = 0; ct < 2; ct++) {
+            const char *name = ct ? O ".weight_global_scale" : O ".weight_scale_2";
+            model_llama(&m, ct);
+            set(name, cases[i].v);
+            const nb_finding *f = sole("NB103", name, NB_SEVERITY_ERROR, 0, 4);
+            assert_int_equal(f->effect[NB_FAMILY_W4A4], ct ? cases[i].ct : cases[i].modelopt);
+            model_free(&m);
+        }
+    }
+}
+
+static void input_scales(void **state)
+{
+    static const struct {
+        float v;
+        nb_effect_class ct, modelopt;
+    } cases[] = {{0, NB_EFFECT_NAN, NB_EFFECT_PROMPT},
+                 {INFINITY, NB_EFFECT_PROMPT, NB_EFFECT_NAN},
+                 {NAN, NB_EFFECT_NAN, NB_EFFECT_NAN},
+                 {1e-45f, NB_EFFECT_ZERO, NB_EFFECT_PROMPT}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int ct = 0; ct < 2; ct++) {
+            const char *name = ct ? O ".input_global_scale" : O ".input_scale";
+            model_llama(&m, ct);
+            set(name, cases[i].v);
+            const nb_finding *f = sole("NB104", name, NB_SEVERITY_ERROR, 0, 4);
+            assert_int_equal(f->effect[NB_FAMILY_W4A4], ct ? cases[i].ct : cases[i].modelopt);
+            assert_int_equal(f->effect[NB_FAMILY_MARLIN], NB_EFFECT_FINE);
+            model_free(&m);
+        }
+    }
+}
+
+static void a_zero_scale_over_codes(void **state)
+{
+    model_llama(&m, true);
+    spoil(O ".weight_scale", 64)[63] = 0;
+    assert_int_equal(sole("NB109", O ".weight_scale", NB_SEVERITY_WARNING, 63, 1)->effect[NB_FAMILY_W4A16],
+                     NB_EFFECT_WRONG);
+    model_free(&m);
+}
+
+static void a_subnormal_scale_beside_the_largest(void **state)
+{
+    model_llama(&m, true);
+    spoil(O ".weight_scale", 64)[10] = 0x07;
+    const nb_finding *f = sole("NB109", O ".weight_scale", NB_SEVERITY_WARNING, 10, 1);
+    assert_int_equal(f->effect[NB_FAMILY_MARLIN], NB_EFFECT_WRONG);
+    assert_int_equal(f->effect[NB_FAMILY_W4A4], NB_EFFECT_FINE);
+    model_free(&m);
+}
+
+static void zero_blocks_under_the_bytes_that_producers_write(void **state)
+{
+    static const unsigned char legal[] = {0x00, 0x20, 0x38, 0x7E};
+    model_llama(&m, true);
+    unsigned char *codes = spoil(O ".weight_packed", 512);
+    memset(codes + 8, 0, 32);    /* blocks 1 to 4 */
+    memset(codes + 8, 0x88, 16); /* of -0, some */
+    static unsigned char scales[64];
+    memcpy(scales, model_find(&m, O ".weight_scale")->bytes, sizeof scales);
+    memcpy(scales + 1, legal, sizeof legal);
+    model_find(&m, O ".weight_scale")->bytes = scales;
+    model_check(&m, LLAMA_CONFIG);
+    must_be_alone(&m, NULL);
+    model_free(&m);
+    /* and under another: two blocks of 64 are over 2 % */
+    model_llama(&m, true);
+    model_find(&m, O ".weight_packed")->bytes = bytes;
+    scales[1] = scales[2] = 0x55;
+    model_find(&m, O ".weight_scale")->bytes = scales;
+    sole("NB110", O ".weight_packed", NB_SEVERITY_WARNING, 0, 512);
+    model_free(&m);
+}
+
+static void codes_that_are_all_zero_all_equal_or_never_6(void **state)
+{
+    static const struct {
+        unsigned char fill;
+        nb_effect_class effect;
+    } cases[] = {{0x00, NB_EFFECT_ZERO}, {0x22, NB_EFFECT_WRONG}, {0x25, NB_EFFECT_WRONG}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_llama(&m, true);
+        memset(spoil(O ".weight_packed", 512), cases[i].fill, 512);
+        const nb_finding *f = sole("NB110", O ".weight_packed", NB_SEVERITY_WARNING, 0, 512);
+        assert_int_equal(f->effect[NB_FAMILY_W4A4], cases[i].effect);
+        model_free(&m);
+    }
+}
+
+static void a_spike_of_full_scales_with_many_codes_of_6(void **state)
+{
+    model_llama(&m, true);
+    memset(spoil(O ".weight_packed", 512), 0x17, 512); /* eight codes of 6 a block */
+    assert_int_equal(sole("NB114", O ".weight_scale", NB_SEVERITY_WARNING, 0, 64)->effect[NB_FAMILY_W4A16],
+                     NB_EFFECT_WRONG);
+    model_free(&m);
+}
+
+static void not_finite_floats(void **state)
+{
+    /* BF16: NaN, infinity, -infinity */
+    static const uint16_t bad[] = {0x7FC0, 0x7F80, 0xFF80};
+    for (size_t i = 0; i < 3; i++) {
+        model_llama(&m, false);
+        memcpy(spoil("model.norm.weight", 64) + 2 * 9, &bad[i], 2);
+        assert_int_equal(
+            sole("NB112", "model.norm.weight", NB_SEVERITY_ERROR, 18, 2)->effect[NB_FAMILY_MARLIN],
+            NB_EFFECT_NAN);
+        model_free(&m);
+    }
+    model_llama(&m, false);
+    memcpy(spoil("model.embed_tokens.weight", 48 * 64) + 2 * 1000, &bad[0], 2);
+    assert_int_equal(
+        sole("NB112", "model.embed_tokens.weight", NB_SEVERITY_ERROR, 2000, 2)->effect[NB_FAMILY_W4A4],
+        NB_EFFECT_PROMPT);
+    model_free(&m);
+}
+
+static void e8m0_scales(void **state)
+{
+    static const unsigned char bad[] = {0xFF, 0x00};
+    for (size_t i = 0; i < 2; i++) {
+        model_llama(&m, false);
+        model_remove(&m, DOWN ".weight_scale_2");
+        model_remove(&m, DOWN ".input_scale");
+        model_reshape(&m, DOWN ".weight_scale", NB_DT_F8_E8M0, 2, 32, 2);
+        spoil(DOWN ".weight_scale", 64)[3] = bad[i];
+        assert_int_equal(sole("NB113", DOWN ".weight_scale", NB_SEVERITY_ERROR, 3, 1)->effect[NB_FAMILY_W4A4],
+                         i ? NB_EFFECT_WRONG : NB_EFFECT_NAN);
+        model_free(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_nan_scale),
+        cmocka_unit_test(a_nan_scale_of_an_expert_shows_for_some_prompts),
+        cmocka_unit_test(a_scale_with_a_sign),
+        cmocka_unit_test(global_scales),
+        cmocka_unit_test(input_scales),
+        cmocka_unit_test(a_zero_scale_over_codes),
+        cmocka_unit_test(a_subnormal_scale_beside_the_largest),
+        cmocka_unit_test(zero_blocks_under_the_bytes_that_producers_write),
+        cmocka_unit_test(codes_that_are_all_zero_all_equal_or_never_6),
+        cmocka_unit_test(a_spike_of_full_scales_with_many_codes_of_6),
+        cmocka_unit_test(not_finite_floats),
+        cmocka_unit_test(e8m0_scales),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
