@@ -139,6 +139,10 @@ static void add_findings(const char *dir, nb_trace *r)
     r->findings = c.findings;
     c.findings = (nb_findings){0};
     nb_check_result_free(&c);
+    size_t errors = nb_findings_of(&r->findings, NB_SEVERITY_ERROR), len = strlen(r->verdict);
+    if (!r->fault.cause && errors)
+        snprintf(r->verdict + len, sizeof r->verdict - len,
+                 "; and `nibble check` finds %zu error%s in the folder", errors, errors == 1 ? "" : "s");
 }
 
 static int run(trace *t, const nb_llm_options *lo)

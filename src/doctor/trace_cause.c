@@ -173,6 +173,14 @@ static bool blame_global(doctor *d, const nb_linear_src *s, const nb_stack_view 
               shared(&v->weight, d->t));
         return true;
     }
+    if (s->global && s->global != from && impossible(stored_value(d, s->global))) {
+        blame(
+            d, NB_CAUSE_BAD_GLOBAL, NULL, s->global, (int64_t)s->global->begin,
+            "%s is %g, and a weight's global scale has to be finite and above zero; this stack does not see "
+            "it, because it takes that of %s for both: finite here, not elsewhere",
+            s->global->name, stored_value(d, s->global), from->name);
+        return true;
+    }
     if (!isfinite(v->weight.value)) {
         blame(d, NB_CAUSE_OVERFLOW16, NULL, from, (int64_t)from->begin,
               "%s is %g; Marlin keeps the multiplier %g times 2^119 in BF16, which overflows to infinity",
@@ -383,7 +391,20 @@ static const char *elsewhere(nb_stack s)
     return texts[s];
 }
 
-static void say_clean(nb_trace *t)
+/* Linears of experts that no token was sent to: nothing can be said of them. */
+static size_t unseen_experts(const nb_trace *t, const nb_config *cfg)
+{
+    size_t all = 0, seen = 0;
+    for (size_t i = 0; !t->probe && cfg->arch && i < cfg->arch->n_tensors; i++) {
+        const nb_arch_tensor *row = &cfg->arch->tensors[i];
+        for (int l = 0; strstr(row->name, "{e}") && l < t->n_layers; l++)
+            if (!row->when || row->when(cfg, l)) all += (size_t)nb_arch_experts(cfg, row);
+    }
+    for (size_t i = 0; i < t->n; i++) seen += t->rows[i].expert >= 0;
+    return all > seen ? all - seen : 0;
+}
+
+static void say_clean(nb_trace *t, const nb_config *cfg)
 {
     const nb_trace_row *worst = NULL;
     const char *as = t->stack ? nb_stack_name(t->stack) : nb_arith_name(t->arith);
@@ -392,7 +413,9 @@ static void say_clean(nb_trace *t)
     const nb_trace_row *full = NULL;
     for (size_t i = 0; i < t->n; i++)
         if (t->rows[i].saturated > 0 && (!full || t->rows[i].saturated > full->saturated)) full = &t->rows[i];
-    char run[96], some[400] = "";
+    char run[96], some[400] = "", idle[64] = "";
+    size_t unseen = unseen_experts(t, cfg);
+    if (unseen) snprintf(idle, sizeof idle, "; %zu expert linears saw no token", unseen);
     if (full)
         snprintf(some, sizeof some, " (a few blocks pass their scale: at most %.2g %% of them, in %s)",
                  100 * full->saturated, full->module);
@@ -403,9 +426,9 @@ static void say_clean(nb_trace *t)
     snprintf(
         t->verdict, sizeof t->verdict,
         "nothing in this file goes wrong on %s as %s runs it%s: every output is finite and the worst local "
-        "cosine is %.4f (%s)%s; if it goes wrong there, %s",
+        "cosine is %.4f (%s)%s%s; if it goes wrong there, %s",
         run, as, t->stack && t->weight_only ? " (weight-only file: activations keep 16 bits)" : "",
-        worst ? worst->cos_local : 1.0, worst ? worst->module : "no linear", some, elsewhere(t->stack));
+        worst ? worst->cos_local : 1.0, worst ? worst->module : "no linear", some, idle, elsewhere(t->stack));
 }
 
 nb_status nb_trace_explain(nb_trace *t, const nb_trace_context *c, nb_error *err)
@@ -418,7 +441,7 @@ nb_status nb_trace_explain(nb_trace *t, const nb_trace_context *c, nb_error *err
     for (size_t i = 0; i < t->n && first == t->n; i++)
         if (t->rows[i].bad) first = i;
     if (first == t->n) {
-        say_clean(t);
+        say_clean(t, c->cfg);
         return NB_OK;
     }
     doctor d = {.t = t, .c = c, .row = &t->rows[first], .err = err};
