@@ -3,6 +3,7 @@
 #ifndef NB_TESTS_FAULT_ALLOC_H
 #define NB_TESTS_FAULT_ALLOC_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,16 +21,16 @@ void *__wrap_realloc(void *p, size_t n);
 void *__wrap_aligned_alloc(size_t align, size_t n);
 char *__wrap_strdup(const char *s);
 
-static bool fault_armed;
-static size_t fault_countdown;
-static bool fault_fired;
+/* Atomic: the library's threads allocate too. */
+static atomic_bool fault_armed, fault_fired;
+static atomic_llong fault_countdown;
 
 /* From now on the n-th allocation (0: the next) fails, once. */
 static void fault_arm(size_t n)
 {
-    fault_armed = true;
-    fault_countdown = n;
+    fault_countdown = (long long)n;
     fault_fired = false;
+    fault_armed = true;
 }
 /* No more failures; true when the one that was armed happened. */
 static bool fault_disarm(void)
@@ -39,9 +40,10 @@ static bool fault_disarm(void)
 }
 static bool fault_now(void)
 {
-    if (!fault_armed || fault_countdown--) return false;
+    if (!fault_armed || atomic_fetch_sub(&fault_countdown, 1) != 0) return false;
     fault_armed = false;
-    return fault_fired = true;
+    fault_fired = true;
+    return true;
 }
 
 void *__wrap_malloc(size_t n)
