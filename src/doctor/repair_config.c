@@ -173,7 +173,8 @@ static void fix_list(configs *c, json_t *list, bool all)
         const nb_claim *cl = &q->claims[i];
         if (state_of(p, m) != STATE_FLOAT || is_embedding(m->name)) continue;
         const bool listed = cl->entry >= 0 && !drop[cl->entry];
-        const bool claimed = cl->format != NB_CLAIM_NONE || (cl->entry >= 0 && drop[cl->entry]);
+        const bool claimed = (cl->format != NB_CLAIM_NONE && cl->format != NB_CLAIM_OPEN) ||
+                             (cl->entry >= 0 && drop[cl->entry]);
         if (nb_plan_dequantised(p, m) ? !listed || m->kind == NB_KIND_FP8
                                       : all || (p->drop_unused && claimed && !listed))
             add_entry(c, list, m->name);
@@ -476,8 +477,11 @@ static void note(nb_plan *p, const configs *c, bool changed)
         if (c->why && !list && !key)
             nb_repair_note(&p->refused, rule, NULL, -1, "%s", c->why);
         else if (!changed)
-            nb_repair_note(&p->refused, rule, NULL, -1,
-                           "nothing in the config contradicts the tensors any more");
+            nb_repair_note(
+                &p->refused, rule, NULL, -1, "%s",
+                list ? "the lists name what is not quantised; linears that loaders fuse must have one "
+                       "format: repair --dequant their siblings"
+                     : "the config already says what the tensors are");
         else if (list)
             nb_repair_note(&p->applied, rule, NULL, 0, "ignore lists: %zu entries taken out, %zu added",
                            c->dropped, c->added);
