@@ -177,5 +177,8 @@ int nb_cmd_bench(int argc, char **argv)
         return NB_EXIT_OK;
     }
     if ((rc = nb_cli_model_finish("bench", argc, argv, "auto", &model, &lo))) return rc;
+    if (model.max_context)
+        return nb_cli_usage("bench",
+                            "--max-model-len has no use here: --prompt and --tokens set the lengths");
     return bench(&model, &lo, prompt, tokens, &err) == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
 }

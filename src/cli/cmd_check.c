@@ -124,7 +124,10 @@ int nb_cmd_check(int argc, char **argv)
         }
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); goto out;
-        default: code = nb_cli_usage("check", "unknown option, or one without its argument"); goto out;
+        default:
+            code =
+                nb_cli_usage("check", "unknown option '%s', or one without its argument", argv[optind - 1]);
+            goto out;
         }
     }
     if (rules || explain) {

@@ -90,7 +90,8 @@ int nb_cmd_diff(int argc, char **argv)
             break;
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); return NB_EXIT_OK;
-        default: return nb_cli_usage("diff", "unknown option, or one without its argument");
+        default:
+            return nb_cli_usage("diff", "unknown option '%s', or one without its argument", argv[optind - 1]);
         }
     }
     if (argc - optind != 2) return nb_cli_usage("diff", "give two folders, or two trace files");

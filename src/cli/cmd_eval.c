@@ -90,6 +90,9 @@ int nb_cmd_eval(int argc, char **argv)
     }
     if ((rc = nb_cli_model_finish("eval", argc, argv, "exact", &model, &lo)) || (rc = check_form(&e)))
         return rc;
+    if (model.max_context && !e.samples_file)
+        return nb_cli_usage("eval",
+                            "--max-model-len goes with --samples: --ids and --text know their lengths");
     if (!e.chunk) e.chunk = 512;
     if (!e.window) e.window = 512;
     e.dir = model.dir;

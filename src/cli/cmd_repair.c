@@ -159,7 +159,9 @@ static int parse(int argc, char **argv, request *r, const char **rules, size_t c
             r->dir = NULL;
             r->opt.out = NULL;
             return NB_EXIT_OK;
-        default: return nb_cli_usage("repair", "unknown option, or one without its argument");
+        default:
+            return nb_cli_usage("repair", "unknown option '%s', or one without its argument",
+                                argv[optind - 1]);
         }
     }
     if (optind >= argc) return nb_cli_usage("repair", "which model? Give its folder");

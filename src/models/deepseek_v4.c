@@ -115,7 +115,7 @@ static nb_status read_config(nb_model *m, ds4 *s, nb_error *err)
     }
     if (st != NB_OK) return st;
     if (s->H % s->G || s->H * s->d % s->G || s->rope_dims % 2 || s->rope_dims > s->d ||
-        s->rope_dims > s->d_i || s->slots > s->E || s->M > 16) {
+        s->rope_dims > s->d_i || s->slots > s->E || s->slots > 64 || s->M > 16) {
         nb_fail(err, NB_ERR_FORMAT,
                 "sizes do not fit together: num_attention_heads %lld, o_groups %lld, head_dim %lld, "
                 "qk_rope_head_dim "

@@ -35,6 +35,12 @@ static nb_status refuse(const nb_model *m, nb_error *err)
         nb_error_at(err, m->cfg.file, NULL, -1);
         return NB_ERR_UNSUPPORTED;
     }
+    const json_t *partial = nb_config_get(&m->cfg, "partial_rotary_factor");
+    if (partial && !(json_is_number(partial) && json_number_value(partial) == 1)) {
+        nb_fail(err, NB_ERR_UNSUPPORTED, "partial_rotary_factor is not 1; llama rotates whole heads");
+        nb_error_at(err, m->cfg.file, NULL, -1);
+        return NB_ERR_UNSUPPORTED;
+    }
     const json_t *act = nb_config_get(&m->cfg, "hidden_act");
     const char *name = json_is_string(act) ? json_string_value(act) : "no string";
     if (!act || strcmp(name, "silu") == 0) return NB_OK; /* silu is what a config without it means */
