@@ -55,7 +55,8 @@ static bool is_quantised(nb_kind k)
     return nb_kind_nvfp4(k) || k == NB_KIND_MXFP4 || k == NB_KIND_FP8 || k == NB_KIND_MXFP4_BLOCKS;
 }
 
-/* True when the like of this float module is quantised elsewhere, or the architecture has a linear here. */
+/* True when the like of this float module is quantised elsewhere, or the architecture has a linear here; where that is not
+ * known, the name must do. */
 static bool is_linear(const nb_check *c, const nb_module *m)
 {
     const nb_module_class *k = &c->modules.classes[m->cls];
@@ -64,7 +65,10 @@ static bool is_linear(const nb_check *c, const nb_module *m)
     if (k->count[NB_KIND_NVFP4_CT] + k->count[NB_KIND_NVFP4_MODELOPT] + k->count[NB_KIND_MXFP4] +
         k->count[NB_KIND_FP8])
         return true;
-    const nb_arch_tensor *row = c->table ? nb_arch_identify(&c->config, m->name, &l, &e, &skipped) : NULL;
+    const char *last = nb_last_part(m->name);
+    const size_t n = strlen(last);
+    if (!c->table) return n > 5 && strcmp(last + n - 5, "_proj") == 0;
+    const nb_arch_tensor *row = nb_arch_identify(&c->config, m->name, &l, &e, &skipped);
     return row && row->role == NB_ROLE_LINEAR;
 }
 

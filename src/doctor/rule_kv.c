@@ -47,7 +47,7 @@ nb_status nb_rule_draft_config(const nb_check *c, nb_findings *out, nb_error *er
     for (size_t i = 0; i < c->modules.count && drafts; i++) {
         const nb_module *m = &c->modules.items[i];
         if (!nb_kind_nvfp4(m->kind) || !nb_module_codes(m) || !is_draft(c, m->name) ||
-            c->quant.claims[i].entry < 0)
+            !nb_name_skipped(c, nb_module_codes(m)->name) || c->quant.claims[i].entry < 0)
             continue;
         if (found == SIZE_MAX) {
             found = nb_findings_add(out, "NB207", NB_SEVERITY_WARNING,
