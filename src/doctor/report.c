@@ -194,7 +194,7 @@ static void closing_text(const nb_check_result *r, nb_buf *out)
     const bool large = r->bytes >= 1000000000;
     nb_buf_addf(out, " (%.1f %s, %s)\n", (double)r->bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB",
                 r->architecture ? r->architecture : "unknown architecture");
-    nb_buf_addf(out, "%zu rules on names, dtypes, shapes and config; `nibble check --rules` lists them\n",
+    nb_buf_addf(out, "%zu rules on names, shapes, configs and values; `nibble check --rules` lists them\n",
                 nb_rules_count);
 }
 
