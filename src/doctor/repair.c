@@ -17,12 +17,13 @@ static const struct {
     const char *rule;
     nb_fix_fn fix;
 } fixes[] = {
-    {"NB002", nb_fix_index},     {"NB004", nb_fix_shapes},  {"NB006", nb_fix_names},
-    {"NB101", nb_fix_nan_bytes}, {"NB102", nb_fix_signs},   {"NB106", nb_fix_direction},
-    {"NB103", nb_fix_globals},   {"NB104", nb_fix_globals}, {"NB105", nb_fix_globals},
-    {"NB107", nb_fix_siblings},  {"NB201", nb_fix_config},  {"NB202", nb_fix_config},
-    {"NB203", nb_fix_config},    {"NB204", nb_fix_config},  {"NB205", nb_fix_config},
-    {"NB207", nb_fix_config},    {"NB209", nb_fix_config},  {"NB211", nb_fix_config},
+    {"NB002", nb_fix_index},     {"NB004", nb_fix_shapes},   {"NB006", nb_fix_names},
+    {"NB101", nb_fix_nan_bytes}, {"NB102", nb_fix_signs},    {"NB106", nb_fix_direction},
+    {"NB103", nb_fix_globals},   {"NB104", nb_fix_globals},  {"NB105", nb_fix_globals},
+    {"NB005", nb_fix_globals},   {"NB107", nb_fix_siblings}, {"NB201", nb_fix_config},
+    {"NB202", nb_fix_config},    {"NB203", nb_fix_config},   {"NB204", nb_fix_config},
+    {"NB205", nb_fix_config},    {"NB207", nb_fix_config},   {"NB209", nb_fix_config},
+    {"NB211", nb_fix_config},
 };
 
 /* Why the others are not. */

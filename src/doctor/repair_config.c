@@ -90,6 +90,7 @@ typedef struct configs {
     nb_buf text, hf_text;  /* config.json, hf_quant_config.json */
     json_t *config, *hf;   /* quantization_config; hf's "quantization" */
     const char *why;       /* the scheme cannot be written because … */
+    bool all;              /* one group claims every linear now: the lists must name each that is float */
     bool bad;              /* out of memory */
     size_t dropped, added; /* entries of ignore lists */
 } configs;
@@ -251,6 +252,7 @@ static void single_group(configs *c, bool ct)
     set(c, g, "targets", targets);
     nvfp4_group(c, g, ct);
     set(c, groups, "group_0", g);
+    c->all = true;
     set(c, c->config, "config_groups", groups);
 }
 
@@ -415,6 +417,17 @@ static void scheme(configs *c)
         modelopt_scheme(c, fresh);
 }
 
+/* True when compressed-tensors' targets name none of the file's NVFP4 linears, or not all. */
+static bool no_target(const configs *c)
+{
+    for (size_t i = 0; i < c->p->modules.count && c->quant.method == NB_QUANT_CT; i++) {
+        const nb_claim *cl = &c->quant.claims[i];
+        if (state_of(c->p, &c->p->modules.items[i]) == STATE_NVFP4 && cl->group < 0 && cl->entry < 0)
+            return true;
+    }
+    return false;
+}
+
 /* ---- files ---- */
 
 /* The JSON as text, indented to stand as a value in an object. */
@@ -540,18 +553,19 @@ nb_status nb_plan_config(nb_plan *p, nb_error *err)
     c.facts = look(p);
     c.config = c.quant.config ? json_deep_copy(c.quant.config) : NULL;
     c.hf = c.quant.hf ? json_deep_copy(c.quant.hf) : NULL;
-    if (p->fix_scheme) scheme(&c);
-    if (c.why) { /* a half-made scheme is worth nothing */
+    if (p->fix_scheme || (p->drop_unused && no_target(&c))) scheme(&c);
+    if (c.why) {
+        c.all = false; /* a half-made scheme is worth nothing */
         json_decref(c.config);
         json_decref(c.hf);
         c.config = c.quant.config ? json_deep_copy(c.quant.config) : NULL;
         c.hf = c.quant.hf ? json_deep_copy(c.quant.hf) : NULL;
     }
-    if (p->fix_ignore) {
+    if (p->fix_ignore || c.all) {
         json_t *config_list = c.config ? list_of(c.config) : NULL, *hf_list = c.hf ? list_of(c.hf) : NULL;
-        fix_list(&c, config_list, false);
+        fix_list(&c, config_list, c.all);
         const size_t dropped = c.dropped, added = c.added;
-        fix_list(&c, hf_list, false);
+        fix_list(&c, hf_list, c.all);
         if (config_list) { /* the lists say the same: count one of them */
             c.dropped = dropped;
             c.added = added;

@@ -202,6 +202,7 @@ static nb_status put(nb_plan *p, const nb_module *m, bool input, float multiplie
     e->rank = ct;
     e->own[0] = 1;
     e->value = stored;
+    if (input) p->measured[m - p->modules.items] = true; /* two findings may name it: once is enough */
     return NB_OK;
 }
 
@@ -209,6 +210,14 @@ nb_status nb_fix_globals(nb_plan *p, const nb_finding *f, nb_error *err)
 {
     for (size_t i = 0; i < f->n_tensors; i++) {
         nb_member member;
+        const nb_module *lacking = nb_plan_module(p, f->tensors[i], &member);
+        if (strcmp(f->rule, "NB005") == 0 &&
+            (!lacking || nb_module_input(lacking) ||
+             (member != NB_MEMBER_INPUT && member != NB_MEMBER_INPUT_GLOBAL))) {
+            nb_repair_note(&p->refused, f->rule, f->tensors[i], -1, "%s",
+                           f->remedy ? f->remedy : "export again");
+            continue; /* of an expert's set only the input scale can be filled */
+        }
         const nb_module *m = nvfp4(p, f->rule, f->tensors[i], &member);
         if (!m) continue;
         const bool input = member == NB_MEMBER_INPUT || member == NB_MEMBER_INPUT_GLOBAL;

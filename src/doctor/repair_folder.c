@@ -41,7 +41,10 @@ static nb_status refuse(nb_error *err, const char *path, const char *why, const 
 static char *real_parent(const char *path)
 {
     char *copy = strdup(path), *slash = copy ? strrchr(copy, '/') : NULL;
-    if (!copy) return NULL;
+    if (!copy) {
+        errno = ENOMEM;
+        return NULL;
+    }
     if (slash) slash[slash == copy ? 1 : 0] = '\0';
     char *real = realpath(slash ? copy : ".", NULL);
     free(copy);
