@@ -260,24 +260,25 @@ static void look(void *ctx, size_t part, size_t row, const float *logits)
     for (size_t i = 0; i < f->n; i++) *f->bad = *f->bad || !isfinite(logits[i]);
 }
 
-/* True when every NVFP4 linear of the folder has an input scale, so that W4A4 can be run. */
-static bool has_inputs(const char *dir)
+/* Whether every NVFP4 linear of the folder has an input scale, so that W4A4 can be run. A folder that does not open has none. */
+static nb_status has_inputs(const char *dir, bool *out, nb_error *err)
 {
     nb_ckpt *c = NULL;
     nb_modules m = {0};
     size_t with = 0, without = 0;
-    if (nb_ckpt_open(dir, NULL, NULL, &c, NULL) == NB_OK && nb_modules_build(c, &m, NULL) == NB_OK) {
-        for (size_t i = 0; i < m.count; i++) {
-            if (!nb_kind_nvfp4(m.items[i].kind)) continue;
-            if (nb_module_input(&m.items[i]))
-                with++;
-            else
-                without++;
-        }
+    nb_status s = nb_ckpt_open(dir, NULL, NULL, &c, err);
+    if (s == NB_OK) s = nb_modules_build(c, &m, err);
+    for (size_t i = 0; i < m.count; i++) {
+        if (!nb_kind_nvfp4(m.items[i].kind)) continue;
+        if (nb_module_input(&m.items[i]))
+            with++;
+        else
+            without++;
     }
     nb_modules_free(&m);
     nb_ckpt_close(c);
-    return with && !without;
+    *out = with && !without;
+    return s == NB_ERR_NOMEM ? s : NB_OK;
 }
 
 /* Runs sixteen tokens through the model. *bad: some logit is not finite. */
@@ -314,7 +315,9 @@ static nb_status forward(const char *dir, bool refused_errors, char **text, nb_e
 {
     nb_error e = {0};
     nb_buf out = {0};
-    const bool w4a4 = has_inputs(dir);
+    bool w4a4;
+    nb_status st = has_inputs(dir, &w4a4, err);
+    if (st != NB_OK) return st;
     for (int pass = 0; pass < 1 + w4a4; pass++) {
         bool bad = false;
         const nb_arith arith = pass ? NB_ARITH_W4A4 : NB_ARITH_EXACT;

@@ -100,6 +100,14 @@ static void set(configs *c, json_t *o, const char *key, json_t *value)
     if (json_object_set_new(o, key, value) != 0) c->bad = true;
 }
 
+/* A copy of v (NULL: none). jansson's may lack members when memory ran out on the way, so it is compared. */
+static json_t *copy_of(configs *c, const json_t *v)
+{
+    json_t *copy = v ? json_deep_copy(v) : NULL;
+    if (v && (!copy || !json_equal(copy, v))) c->bad = true;
+    return copy;
+}
+
 static const char *text_at(const json_t *o, const char *key)
 {
     const char *s = json_string_value(json_object_get(o, key));
@@ -384,7 +392,7 @@ static void modelopt_scheme(configs *c, bool fresh)
     if (!json_object_get(c->hf, "kv_cache_quant_algo")) set(c, c->hf, "kv_cache_quant_algo", json_null());
     if (!json_object_get(c->hf, "exclude_modules")) {
         json_t *own = list_of(c->config);
-        set(c, c->hf, "exclude_modules", own ? json_deep_copy(own) : json_array());
+        set(c, c->hf, "exclude_modules", own ? copy_of(c, own) : json_array());
         if (!own) fix_list(c, json_object_get(c->hf, "exclude_modules"), true);
     }
 }
@@ -430,17 +438,20 @@ static bool no_target(const configs *c)
 
 /* ---- files ---- */
 
-/* The JSON as text, indented to stand as a value in an object. */
+/* The JSON as text, indented to stand as a value in an object. Read back and compared: jansson's text may be cut short when memory
+ * ran out. */
 static bool dump(const json_t *v, nb_buf *out)
 {
+    json_t *back = NULL;
     char *text = json_dumps(v, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    if (!text) return false;
-    for (const char *p = text; *p; p++) {
+    bool ok = text && nb_json_tree(NULL, text, strlen(text), &back, NULL) == NB_OK && json_equal(back, v);
+    for (const char *p = text; ok && *p; p++) {
         nb_buf_addc(out, *p);
         if (*p == '\n') nb_buf_adds(out, "  ");
     }
+    json_decref(back);
     free(text);
-    return nb_buf_ok(out);
+    return ok && nb_buf_ok(out);
 }
 
 /* Replaces the value of key in the text, in place. */
@@ -551,15 +562,15 @@ nb_status nb_plan_config(nb_plan *p, nb_error *err)
         goto out;
     }
     c.facts = look(p);
-    c.config = c.quant.config ? json_deep_copy(c.quant.config) : NULL;
-    c.hf = c.quant.hf ? json_deep_copy(c.quant.hf) : NULL;
+    c.config = copy_of(&c, c.quant.config);
+    c.hf = copy_of(&c, c.quant.hf);
     if (p->fix_scheme || (p->drop_unused && no_target(&c))) scheme(&c);
     if (c.why) {
         c.all = false; /* a half-made scheme is worth nothing */
         json_decref(c.config);
         json_decref(c.hf);
-        c.config = c.quant.config ? json_deep_copy(c.quant.config) : NULL;
-        c.hf = c.quant.hf ? json_deep_copy(c.quant.hf) : NULL;
+        c.config = copy_of(&c, c.quant.config);
+        c.hf = copy_of(&c, c.quant.hf);
     }
     if (p->fix_ignore || c.all) {
         json_t *config_list = c.config ? list_of(c.config) : NULL, *hf_list = c.hf ? list_of(c.hf) : NULL;

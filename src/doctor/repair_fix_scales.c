@@ -5,6 +5,7 @@
  */
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,10 +95,9 @@ size_t nb_plan_siblings(const nb_plan *p, const nb_module *m, const nb_module *o
         size_t n = 0;
         bool mine = false, whole = true;
         for (size_t k = 0; k < 3 && sets[s][k]; k++) {
-            nb_buf name = {0};
-            nb_buf_addf(&name, "%.*s%s", parent, m->name, sets[s][k]);
-            const nb_module *q = nb_buf_ok(&name) ? nb_modules_find(&p->modules, nb_buf_str(&name)) : NULL;
-            nb_buf_free(&name);
+            char name[1024]; /* a longer name has no siblings worth speaking of */
+            const int len = snprintf(name, sizeof name, "%.*s%s", parent, m->name, sets[s][k]);
+            const nb_module *q = len < (int)sizeof name ? nb_modules_find(&p->modules, name) : NULL;
             mine = mine || strcmp(sets[s][k], last) == 0;
             if (q && nb_kind_nvfp4(q->kind))
                 out[n++] = q;
@@ -119,10 +119,9 @@ static bool next_expert(const nb_plan *p, const nb_module *m, unsigned *e, const
     const char *rest = number + strspn(number, "0123456789");
     for (unsigned gap = 0; gap < 64;
          gap++, (*e)++) { /* numbers may be missing: that is another rule's matter */
-        nb_buf name = {0};
-        nb_buf_addf(&name, "%.*s%u%s", (int)(number - m->name), m->name, *e, rest);
-        *out = nb_buf_ok(&name) ? nb_modules_find(&p->modules, nb_buf_str(&name)) : NULL;
-        nb_buf_free(&name);
+        char name[1024];
+        const int len = snprintf(name, sizeof name, "%.*s%u%s", (int)(number - m->name), m->name, *e, rest);
+        *out = len < (int)sizeof name ? nb_modules_find(&p->modules, name) : NULL;
         if (!*out) continue;
         (*e)++;
         return true;

@@ -156,6 +156,11 @@ nb_status nb_new_folder_commit(nb_new_folder *f, nb_error *err)
     nb_status s = NB_OK;
     char *parent = real_parent(f->path);
     int fd = -1;
+    if (!parent) {
+        s = fail_at(err, "find the target's folder", f->path);
+        nb_new_folder_abort(f);
+        return s;
+    }
     /* NOREPLACE: someone may have made a folder of that name meanwhile. File systems without it (EINVAL) refuse to rename onto a
      * folder that is not empty, which is all that is lost then. */
     int failed = renameat2(AT_FDCWD, f->temp, AT_FDCWD, f->path, RENAME_NOREPLACE);
@@ -166,7 +171,7 @@ nb_status nb_new_folder_commit(nb_new_folder *f, nb_error *err)
         free(parent);
         return s;
     }
-    if (parent) fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd); /* only a power cut could still lose the name; the files themselves are safe */
         close(fd);

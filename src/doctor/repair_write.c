@@ -323,7 +323,8 @@ static nb_status write_index(const nb_plan *p, const char *dir, nb_relog *log, n
     if (p->index && (st = complete_map(p, dir, map, &total, err))) goto out;
     if (!p->index && !p->blind) {
         json_t *scratch = json_deep_copy(map); /* only the sum is wanted: the rest is as it was */
-        st = scratch ? complete_map(p, dir, scratch, &total, err) : nb_fail_nomem(err, "the index", old.len);
+        st = scratch && json_equal(scratch, map) ? complete_map(p, dir, scratch, &total, err)
+                                                 : nb_fail_nomem(err, "the index", old.len);
         json_decref(scratch);
         if (st != NB_OK) goto out;
     }

@@ -1,0 +1,80 @@
+/* Memory runs out at each allocation of a repair in turn: NB_ERR_NOMEM and no folder, or a report marked bad. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "fault/alloc.h"
+
+#include "checkpoint/folder.h"
+#include "doctor/repair.h"
+
+static tempdir tmp;
+
+static nb_status repair(const char *from, const char *to, bool *told)
+{
+    static const char *const globs[] = {"*.up_proj"};
+    const nb_repair_options opt = {.out = to, .dequant = globs, .n_dequant = 1};
+    nb_repair_result r = {0};
+    nb_error e = {0};
+    nb_buf b = {0};
+    nb_status s = nb_repair_folder(from, &opt, NULL, &r, &e);
+    if (s == NB_OK) nb_repair_json(&r, &b);
+    *told = s != NB_OK || !nb_buf_ok(&b);
+    nb_buf_free(&b);
+    nb_repair_result_free(&r);
+    return s;
+}
+
+static void each_allocation_of_a_repair(void **state)
+{
+    (void)state;
+    static uint8_t codes[32 * 16], scales[32 * 2];
+    static const float one = 0.001f;
+    char from[300], to[300];
+    memset(codes, 0xF7, sizeof codes);
+    memset(scales, 0x7E, sizeof scales);
+    scales[1] = 0x7F;
+    scales[2] = 0xB8;
+    const folder_tensor t[] = {{"layers.0.mlp.down_proj.weight", NB_DT_U8, 2, {32, 16}, codes},
+                               {"layers.0.mlp.down_proj.weight_scale", NB_DT_F8_E4M3, 2, {32, 2}, scales},
+                               {"layers.0.mlp.down_proj.weight_scale_2", NB_DT_F32, 0, {0}, &one},
+                               {"layers.0.mlp.down_proj.input_scale", NB_DT_F32, 0, {0}, &one},
+                               {"layers.0.mlp.up_proj.weight", NB_DT_U8, 2, {32, 16}, codes},
+                               {"layers.0.mlp.up_proj.weight_scale", NB_DT_F8_E4M3, 2, {32, 2}, scales},
+                               {"layers.0.mlp.up_proj.weight_scale_2", NB_DT_F32, 0, {0}, &one},
+                               {"layers.0.mlp.up_proj.input_scale", NB_DT_F32, 0, {0}, &one}};
+    tempdir_make(&tmp);
+    snprintf(from, sizeof from, "%s/from", tmp.path);
+    snprintf(to, sizeof to, "%s/to", tmp.path);
+    if (mkdir(from, 0777) != 0) fail();
+    folder_text(&tmp, "from/config.json",
+                "{\"model_type\":\"nosuch\",\"quantization_config\":{\"quant_method\":\"modelopt\","
+                "\"quant_algo\":\"NVFP4\",\"ignore\":[]}}");
+    folder_write(&tmp, "from/model.safetensors", t, sizeof t / sizeof *t);
+    for (size_t n = 0;; n++) {
+        bool told;
+        fault_arm(n);
+        nb_status s = repair(from, to, &told);
+        bool fired = fault_disarm();
+        const bool there = access(to, F_OK) == 0;
+        if (s != NB_OK && s != NB_ERR_NOMEM) fail_msg("allocation %zu: status %d", n, (int)s);
+        if (s != NB_OK && there) fail_msg("allocation %zu failed and the folder is there", n);
+        if (fired && !told) fail_msg("allocation %zu failed and nothing tells", n);
+        if (there) tempdir_remove_tree(to);
+        assert_int_equal(tempdir_entries(&tmp), 1); /* the source: no temporary folder is left */
+        if (fired) continue;
+        assert_int_equal(s, NB_OK);
+        assert_true(there && n > 50);
+        break;
+    }
+    tempdir_remove(&tmp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_of_a_repair)};
+    fault_init();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
