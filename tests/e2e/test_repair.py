@@ -63,11 +63,17 @@ def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def scalar(t):
+    """A tensor of one float. (numpy 1.24 cannot view an array without dimensions as another type, so it gets one first.)"""
+    one = np.atleast_1d(t.array)
+    return np.float32((fp4.bf16_decode(one) if t.dtype == "BF16" else one).reshape(-1)[0])
+
+
 def linears(folder):
     """{module: (weights, block scale bytes)} of the NVFP4 linears, by break.py's own reader."""
     f, out = Folder(str(folder)), {}
     for l in f.linears():
-        g = np.float32(f[l.wglobal].floats().reshape(-1)[0])
+        g = scalar(f[l.wglobal])
         with np.errstate(all="ignore"):
             out[l.module] = fp4.dequantise(f[l.codes].array, f[l.block].array, 1 / g if l.ct else g), f[l.block].array
     return out
