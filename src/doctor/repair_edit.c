@@ -184,7 +184,8 @@ nb_status nb_plan_scale_rows(const nb_plan *p, const nb_module *m, size_t row, s
 bool nb_edit_in_place(const nb_edit *e)
 {
     if (e->content == NB_CONTENT_CODES) return true;
-    return e->content == NB_CONTENT_SCALES && e->shape == e->from->shape && !e->swizzled && e->stride == e->kb;
+    return e->content == NB_CONTENT_SCALES && e->shape == e->from->shape && !e->swizzled &&
+           e->stride == e->kb;
 }
 
 bool nb_edit_structural(const nb_edit *e)
