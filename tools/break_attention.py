@@ -4,7 +4,7 @@
     python3 tools/break_attention.py IN OUT      IN: a compressed-tensors folder with one model.safetensors
 
 input_global_scale is a divisor, so a scale that claims too small a range is too large a number. break.py (tests/fixtures/tools)
-makes this fault and 160 others, in both flavours."""
+makes this fault and some 150 others, in both flavours."""
 import json
 import pathlib
 import re

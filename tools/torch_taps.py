@@ -108,12 +108,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
     parser.add_argument("--ids", required=True, help="JSON array of token ids")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, ... (default: the folder's own)")
     parser.add_argument("-o", "--out", required=True)
     args = parser.parse_args()
     import torch
     import transformers
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.folder, dtype=getattr(torch, args.dtype)).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(args.folder, dtype=getattr(torch, args.dtype, args.dtype)).eval()
     with torch.no_grad(), Taps(model) as taps:
         model(torch.tensor([json.loads(args.ids)]))
     taps.write(args.out)

@@ -1,11 +1,21 @@
 /* One line beside every run: what other stacks would make of the same file. A checkpoint that answers here may give NaN there. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "doctor/check.h"
 
 static const char *const stacks[NB_FAMILY_COUNT] = {"W4A4 kernels (vLLM, FlashInfer on Blackwell)",
                                                     "weight-only kernels", "Marlin", "llama.cpp"};
+
+/* How bad an outcome is to meet unawares: a refusal tells, clipping does little, NaN ends everything. */
+static int weight(nb_effect_class c)
+{
+    static const int weights[] = {
+        [NB_EFFECT_FINE] = 0, [NB_EFFECT_REFUSED] = 1,   [NB_EFFECT_CLIPPED] = 2, [NB_EFFECT_WRONG] = 3,
+        [NB_EFFECT_ZERO] = 4, [NB_EFFECT_UNDEFINED] = 5, [NB_EFFECT_PROMPT] = 6,  [NB_EFFECT_NAN] = 7};
+    return weights[c];
+}
 
 static const char *outcome(nb_effect_class c)
 {
@@ -32,15 +42,21 @@ void nb_cli_health(const char *dir, bool quiet)
         const nb_finding *f = &r.findings.items[i];
         for (size_t k = 0; f->severity == NB_SEVERITY_ERROR && k < NB_FAMILY_COUNT; k++) {
             if (!f->effect_text[k] || !outcome(f->effect[k]) ||
-                (worst && worst->effect[family] >= f->effect[k]))
+                (worst && weight(worst->effect[family]) >= weight(f->effect[k])))
                 continue;
             worst = f;
             family = k;
         }
     }
+    size_t tensors = 0; /* of all findings of that rule with that outcome */
+    for (size_t i = 0; worst && i < r.findings.count; i++) {
+        const nb_finding *f = &r.findings.items[i];
+        if (strcmp(f->rule, worst->rule) == 0 && f->effect[family] == worst->effect[family])
+            tensors += f->n_tensors;
+    }
     if (worst)
         fprintf(stderr, "note: %s would %s with this file (%s, %zu tensor%s): nibble check %s\n",
-                stacks[family], outcome(worst->effect[family]), worst->rule, worst->n_tensors,
-                worst->n_tensors == 1 ? "" : "s", dir);
+                stacks[family], outcome(worst->effect[family]), worst->rule, tensors, tensors == 1 ? "" : "s",
+                dir);
     nb_check_result_free(&r);
 }

@@ -1,4 +1,4 @@
-/* The rules, one file each or one a family, for the table in check.c. What a rule does is told in its explain text there. */
+/* The rules, one file each or one a family, for the table in rules.c. What a rule does is told in its explain text there. */
 #ifndef NB_DOCTOR_RULES_H
 #define NB_DOCTOR_RULES_H
 
