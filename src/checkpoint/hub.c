@@ -73,10 +73,10 @@ static nb_status not_cached(const char *id, size_t name, const char *revision, c
                             nb_error *err)
 {
     nb_fail(err, NB_ERR_MISSING,
-            "there is no such folder, and the model is not in the local Hugging Face cache");
-    nb_error_at(err, repo, NULL, -1);
-    nb_error_remedy(err, "hf download %.*s%s%s", (int)name, id, revision ? " --revision " : "",
-                    revision ? revision : "");
+            "there is no such folder, and no such model in the local Hugging Face cache (%s)", repo);
+    nb_error_at(err, id, NULL, -1);
+    nb_error_remedy(err, "correct the path, or: hf download %.*s%s%s", (int)name, id,
+                    revision ? " --revision " : "", revision ? revision : "");
     return NB_ERR_MISSING;
 }
 

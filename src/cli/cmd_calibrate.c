@@ -97,8 +97,13 @@ int nb_cmd_calibrate(int argc, char **argv)
     if (nb_calibrate(model.dir, &o, &lo.sink, &c, &err) != NB_OK) return nb_cli_fail(&err);
     if (strcmp(model.format, "json") == 0)
         nb_calibration_json(&c, &report);
-    else
+    else {
         nb_calibration_text(&c, &report);
+        nb_buf_addf(&report,
+                    "\nwrote %s: try it with `nibble run %s --arith w4a4 --scales %s`, write it into a copy "
+                    "with `nibble repair`\n",
+                    o.out, model.dir, o.out);
+    }
     nb_calibration_free(&c);
     return print(&report);
 }

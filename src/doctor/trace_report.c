@@ -107,6 +107,25 @@ const nb_trace_row **nb_trace_worst(const nb_trace *t, size_t *n)
 
 #define WORST 12
 
+/* The command that leads on from a cause. */
+static const char *next_step(nb_cause c)
+{
+    switch (c) {
+    case NB_CAUSE_CLIP:
+    case NB_CAUSE_FLUSH:
+    case NB_CAUSE_NONSATURATING_CAST:
+    case NB_CAUSE_BAD_INPUT_SCALE:
+    case NB_CAUSE_MISSING_TENSOR:
+        return "nibble calibrate DIR -o ranges, then try --scales ranges, then nibble repair DIR -o OUT "
+               "--scales ranges";
+    case NB_CAUSE_OVERFLOW16:
+        return "another kernel family (--as), or nibble repair DIR -o OUT --dequant PATTERN";
+    case NB_CAUSE_NAN_UPSTREAM: return "nibble check DIR: the fault is before the operators that are watched";
+    default:
+        return "nibble check DIR names every such byte; nibble repair DIR -o OUT mends what the file proves";
+    }
+}
+
 void nb_trace_text(const nb_trace *t, nb_buf *out)
 {
     const nb_trace_fault *f = &t->fault;
@@ -119,6 +138,7 @@ void nb_trace_text(const nb_trace *t, nb_buf *out)
     nb_buf_addf(out, "%s\n\n", t->verdict);
     if (f->cause) {
         nb_buf_addf(out, "  %-9s %s\n", "cause", nb_cause_name(f->cause));
+        nb_buf_addf(out, "  %-9s %s\n", "next", next_step(f->cause));
         if (f->tensor[0]) nb_buf_addf(out, "  %-9s %s\n", "tensor", f->tensor);
         if (f->offset >= 0)
             nb_buf_addf(out, "  %-9s %s, byte %lld\n", "where", f->file, (long long)f->offset);
