@@ -297,7 +297,7 @@ def test_targets_that_are_refused(tmp_path):
     clear([src, "-o", tmp_path / "there"], "exists")
     clear([src, "-o", src / "inside"], "inside")
     clear([src, "-o", tmp_path / "no" / "parent"], "make")
-    clear([src, "-o", "/sys/nibble-repair"], "/sys/nibble-repair")
+    clear([src, "-o", "/proc/nibble-repair"], "/proc/nibble-repair")
     clear([tmp_path / "nosuch", "-o", tmp_path / "out"], "nosuch")
     clear(["--undo", src, "-o", tmp_path / "back"], "log")
     assert files(tmp_path) == before and sorted(p.name for p in tmp_path.iterdir()) == ["src", "there"]
