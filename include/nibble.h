@@ -99,6 +99,7 @@ typedef struct nb_llm nb_llm;
 
 /* path: a model folder, or a hub id "org/name[@revision]" in the local cache. Owned by the caller; nb_llm_close frees. */
 NB_API nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **out, nb_error *err);
+/* Frees everything that nb_llm_open took. m may be NULL. */
 NB_API void nb_llm_close(nb_llm *m);
 
 typedef struct nb_llm_facts {
@@ -109,6 +110,7 @@ typedef struct nb_llm_facts {
     uint64_t weight_bytes, kv_bytes;
     uint64_t format_bytes[6]; /* packed bytes in NVFP4, MXFP4, FP8, BF16, F16, F32 */
 } nb_llm_facts;
+/* What was loaded, and the memory that it took in bytes. Cannot fail. */
 NB_API void nb_llm_describe(const nb_llm *m, nb_llm_facts *out);
 
 /* Renders a chat request, JSON {"messages": [...], "tools"?, "add_generation_prompt"?, "chat_template_kwargs"?}, to the prompt text
