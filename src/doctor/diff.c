@@ -137,7 +137,7 @@ static nb_status compare_floats(const side *x, const side *y, const nb_tensor_in
 static nb_status compare_linears(const side *x, const side *y, const char *module, nb_diff_tensor *out,
                                  nb_error *err)
 {
-    nb_linear_src a, b;
+    nb_linear_src a = {0}, b = {0};
     nb_error why;
     nb_status s = nb_linear_describe(x->ckpt, module, 0, 0, &a, &why);
     if (s == NB_OK) s = nb_linear_describe(y->ckpt, module, 0, 0, &b, &why);

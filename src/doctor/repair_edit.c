@@ -251,6 +251,8 @@ static nb_status bf16_rows(const nb_plan *p, const nb_module *m, const nb_linear
                            size_t rows, chunk *c, nb_error *err)
 {
     nb_status st;
+    if (!c->floats || !c->bf16)
+        return nb_fail_nomem(err, "rows of a linear", rows * src->k); /* chunk_take gave them */
     if (nb_kind_nvfp4(m->kind)) {
         float global;
         st = nb_plan_value(p, nb_module_global(m), &global, err);

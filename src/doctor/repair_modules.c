@@ -157,7 +157,7 @@ static nb_status largest(const nb_plan *p, const nb_safetensors *f, const nb_mod
     *out = 0;
     for (size_t i = 0, n = nb_plan_siblings(p, m, group); i < n; i++) {
         nb_buf name = {0};
-        float v;
+        float v = 0;
         nb_buf_addf(&name, "%s.input_amax", group[i]->name);
         const nb_tensor_info *t = nb_buf_ok(&name) ? nb_safetensors_find(f, nb_buf_str(&name)) : NULL;
         nb_buf_free(&name);

@@ -31,7 +31,8 @@ static nb_status bad_log(nb_error *err, const char *name)
 }
 
 typedef struct builder {
-    const nb_file *now, *old;
+    nb_file now; /* the repaired file, while one is rebuilt */
+    const nb_file *old;
     nb_writer *w;
     XXH3_state_t *hash;
     unsigned char *chunk;
@@ -42,7 +43,7 @@ static nb_status copy_piece(builder *b, const json_t *piece, nb_error *err)
     const char *kind = json_string_value(json_array_get(piece, 0));
     const json_int_t begin = json_integer_value(json_array_get(piece, 1)),
                      end = json_integer_value(json_array_get(piece, 2));
-    const nb_file *f = kind && strcmp(kind, "new") == 0   ? b->now
+    const nb_file *f = kind && strcmp(kind, "new") == 0   ? &b->now
                        : kind && strcmp(kind, "old") == 0 ? b->old
                                                           : NULL;
     if (!f || begin < 0 || end < begin) return bad_log(err, NULL);
@@ -63,7 +64,6 @@ static nb_status rebuild(const json_t *entry, const char *from, const char *to, 
                *want = json_string_value(json_object_get(entry, "xxh3"));
     const json_t *pieces = json_object_get(entry, "pieces"), *piece;
     char have[17], *path = NULL, *target = NULL;
-    nb_file now = {.fd = -1};
     size_t i;
     if (!name || !nb_index_plain_name(name)) return bad_log(err, name);
     if (json_is_true(json_object_get(entry, "created"))) return NB_OK;
@@ -71,9 +71,8 @@ static nb_status rebuild(const json_t *entry, const char *from, const char *to, 
     path = nb_path_join(from, name);
     target = nb_path_join(to, name);
     nb_status s =
-        path && target ? nb_file_open(path, &now, err) : nb_fail_nomem(err, "a file's path", strlen(from));
+        path && target ? nb_file_open(path, &b->now, err) : nb_fail_nomem(err, "a file's path", strlen(from));
     if (s == NB_OK) s = nb_writer_open(target, &b->w, err);
-    b->now = &now;
     XXH3_64bits_reset(b->hash);
     json_array_foreach(pieces, i, piece)
     {
@@ -93,7 +92,7 @@ static nb_status rebuild(const json_t *entry, const char *from, const char *to, 
         s = nb_writer_commit(w, err);
     else
         nb_writer_abort(w);
-    nb_file_close(&now);
+    nb_file_close(&b->now);
     free(path);
     free(target);
     return s;
@@ -106,7 +105,7 @@ nb_status nb_repair_undo(const char *from, const char *to, const nb_sink *sink, 
     nb_file old = {.fd = -1};
     json_t *log = NULL, *entry;
     char *log_path = nb_path_join(from, NB_REPAIR_LOG), *old_path = nb_path_join(from, NB_REPAIR_OLD);
-    builder b = {.old = &old, .chunk = malloc(CHUNK), .hash = XXH3_createState()};
+    builder b = {.now = {.fd = -1}, .old = &old, .chunk = malloc(CHUNK), .hash = XXH3_createState()};
     size_t i;
     nb_status s =
         log_path && old_path && b.chunk && b.hash ? NB_OK : nb_fail_nomem(err, "undoing a repair", CHUNK);

@@ -66,9 +66,9 @@ static void header_entry(nb_buf *b, const char *name, nb_dtype dtype, size_t ran
     nb_buf_add_json(b, name, strlen(name));
     nb_buf_addf(b, ":{\"dtype\":\"%s\",\"shape\":[", nb_dtype_name(dtype));
     for (size_t i = 0; i < rank; i++) nb_buf_addf(b, i ? ",%llu" : "%llu", (unsigned long long)shape[i]);
-    nb_buf_addf(b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)*at,
-                (unsigned long long)(*at + bytes));
-    *at += bytes;
+    const unsigned long long begin = *at, end = begin + bytes;
+    nb_buf_addf(b, "],\"data_offsets\":[%llu,%llu]}", begin, end);
+    *at = end;
 }
 
 /* The new header with its length. New tensors come first: they are wide, and offset 0 is aligned. */

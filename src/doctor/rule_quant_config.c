@@ -216,7 +216,8 @@ static void judge_modelopt(const nb_check *c, nb_findings *out)
         refuse(c, out, "quant_algo is unknown", q->algo, "NVFP4, W4A16_NVFP4, FP8, MIXED_PRECISION, …");
     const char *hf = text_of(q->hf, "quant_algo");
     for (size_t i = 0;
-         hf && strcmp(hf, q->algo) == 0 && strstr(hf, "NVFP4") && i < sizeof keys / sizeof *keys; i++) {
+         hf && q->algo && strcmp(hf, q->algo) == 0 && strstr(hf, "NVFP4") && i < sizeof keys / sizeof *keys;
+         i++) {
         if (json_object_get(q->hf, keys[i])) continue;
         size_t f =
             report(c, out, "NB203", NB_SEVERITY_ERROR, "hf_quant_config.json lacks a key that vLLM requires");

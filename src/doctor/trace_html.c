@@ -97,7 +97,7 @@ static bool fill(grid *g, const nb_trace *t)
         const nb_trace_row *r = &t->rows[i];
         uint32_t at = 0;
         if (!r->has_in && !r->nonfinite) continue; /* exact by construction: nothing to see */
-        if (!column(g, r, &at)) return false;
+        if (!column(g, r, &at) || !g->cells) return false;
         bool inside = r->layer >= 0 && r->layer < (int)g->layers;
         cell *c = &g->cells[at * (g->layers + 1) + (inside ? (size_t)r->layer : g->layers)];
         if (!c->worst || loss_of(r) < loss_of(c->worst)) c->worst = r;

@@ -55,7 +55,8 @@ nb_quant_loss nb_trace_quant_loss(const float *x, size_t rows, size_t k, float g
             flushed += zero && x[i] != 0;
         }
     }
-    double blocks = (double)(n / NB_NVFP4_BLOCK);
+    const size_t whole = n / NB_NVFP4_BLOCK;
+    double blocks = (double)whole;
     if (!n) return (nb_quant_loss){0};
     return (nb_quant_loss){(double)clipped / (double)n, (double)flushed / (double)n,
                            (double)saturated / blocks};

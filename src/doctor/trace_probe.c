@@ -94,8 +94,8 @@ static nb_status probe_linear(probe *p, const nb_linear_src *plain, const nb_arc
     if (st != NB_OK) return st;
     if (!nb_mul(rows, k, &in) || !nb_mul(rows, n, &out) || in > SIZE_MAX / 16 || out > SIZE_MAX / 16)
         return nb_fail_nomem(err, "a probe", SIZE_MAX);
-    float *x = malloc(in * 4), *q = malloc(in * 4), *want = malloc(out * 4), *got = malloc(out * 4);
-    float *tile = k <= SIZE_MAX / (4 * TILE) ? malloc(TILE * k * 4) : NULL;
+    float *x = calloc(in, 4), *q = calloc(in, 4), *want = malloc(out * 4), *got = malloc(out * 4);
+    float *tile = k <= SIZE_MAX / (4 * TILE) ? calloc(TILE * k, 4) : NULL;
     nb_trace_row *r = nb_trace_add(p->t);
     if (!x || !q || !want || !got || !tile || !r || !(r->module = strdup(s.module))) {
         st = nb_fail_nomem(err, "a probe", (in + out) * 8);
