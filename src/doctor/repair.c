@@ -111,7 +111,7 @@ static nb_status inputs(nb_plan *p, const char *side, const nb_sink *sink, nb_er
     if (p->opt->scales) return nb_plan_input_scales(p, p->opt->scales, err);
     if (!p->opt->calibrate) return NB_OK;
     char *path = nb_path_join(side, "scales.safetensors");
-    if (!path) return nb_fail_nomem(err, "a path", strlen(side));
+    if (!path) return nb_fail_nomem(err, "a path", 0);
     const nb_calibrate_options opt = {
         .data = p->opt->data, .out = path, .kernels = "auto", .arith = NB_ARITH_EXACT};
     nb_status s = nb_calibrate(p->dir, &opt, sink, &done, err);
