@@ -1,7 +1,6 @@
 """`nibble check`: what break.py breaks is found by the right rule on the right tensors with the right consequence, and nothing
 else is cried. defects.py does the same by hand over more bases."""
 import json
-import shutil
 
 import defects
 import nb
@@ -75,14 +74,3 @@ def test_text_report_names_rule_tensor_and_remedy(tmp_path):
     missing = json.loads((tmp_path / "expected.json").read_text())["findings"][0]["tensors"][0]
     done = nb.ok("check", tmp_path, status=(2,))
     assert "NB003" in done.stdout and missing in done.stdout
-
-
-def test_quant_algo_in_one_config_alone(tmp_path):
-    """hf_quant_config.json names an algorithm, config.json none: a finding, where there once was a crash."""
-    folder = tmp_path / "m"
-    shutil.copytree(nb.MODELS["llama_modelopt"], folder)
-    config = json.loads((folder / "config.json").read_text())
-    del config["quantization_config"]["quant_algo"]
-    (folder / "config.json").write_text(json.dumps(config))
-    done = nb.run("check", folder, "--format", "json")
-    assert done.returncode in (1, 2) and "NB203" in {f["rule"] for f in json.loads(done.stdout)["findings"]}
