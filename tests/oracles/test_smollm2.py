@@ -15,6 +15,10 @@ import st
 
 WINDOW = 512
 # The W4A4 figures are of inputs that were rounded to BF16 before they were quantised, as a GPU kernel receives them.
+# The reference is only that sure of them itself: smollm2_measure.py run on another machine, with its norms summed in F64, or with the
+# embeddings disturbed by 2e-7 gave 27.63 to 27.79 (27.68 stored) and 27.37 to 27.51 (27.26 stored). An input on the other side of
+# a boundary moves its row, and 30 layers widen that; so no single logit or greedy id of W4A4 is compared, either.
+W4A4_WITHIN = 0.01
 FLAGS = {"exact": ["--arith", "exact"], "bf16": ["--arith", "bf16"], "w4a4": ["--arith", "w4a4", "--quant-input", "bf16"]}
 MARGIN = 0.05
 # In W4A4 one code that falls on the other side of a rounding boundary changes its row, and with it all later ones: engines whose
@@ -46,7 +50,7 @@ if os.environ.get("NB_FIXTURES"):
         assert got["windows"] == EXPECTED["text_tokens"] // WINDOW
         assert got["perplexity"] == pytest.approx(EXPECTED["perplexity"][key]["perplexity"], rel=within)
 
-    ARITHMETICS = [("bf16", "exact", "bf16"), ("modelopt", "exact", "w4a16"), ("modelopt", "w4a4", "w4a4")]
+    ARITHMETICS = [("bf16", "exact", "bf16"), ("modelopt", "exact", "w4a16")]
 
     @pytest.mark.parametrize("kind,arith,key", ARITHMETICS)
     def test_greedy(folders, kind, arith, key, tmp_path):
