@@ -33,6 +33,7 @@ typedef enum nb_status {
     NB_ERR_ARGUMENT,    /* the caller asked for something meaningless */
     NB_ERR_LIMIT,       /* a configured limit (context length, KV memory) would be passed */
     NB_ERR_CANCELLED,   /* a callback asked to stop */
+    NB_ERR_BUSY,        /* a queue is full or the service is stopping: try again later */
 } nb_status;
 
 /* What went wrong. A plain value of fixed size, so that it can be filled when memory is out. */

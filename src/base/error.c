@@ -21,6 +21,7 @@ const char *nb_status_name(nb_status s)
     case NB_ERR_ARGUMENT: return "bad argument";
     case NB_ERR_LIMIT: return "limit reached";
     case NB_ERR_CANCELLED: return "cancelled";
+    case NB_ERR_BUSY: return "busy";
     }
     return "unknown status";
 }

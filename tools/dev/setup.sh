@@ -1,6 +1,6 @@
 # The Debian packages that each verb needs. Sourced by ./dev.
 
-PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev)
+PACKAGES_BUILD=(build-essential cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libevent-dev)
 PACKAGES_TEST=("${PACKAGES_BUILD[@]}" libcmocka-dev python3 python3-numpy python3-pytest xz-utils clang libclang-rt-dev)
 PACKAGES_LINT=("${PACKAGES_TEST[@]}" clang-format clang-tidy cppcheck)
 PACKAGES_COVERAGE=("${PACKAGES_TEST[@]}" gcovr)
