@@ -77,7 +77,7 @@ void nb_error_remedy(nb_error *err, const char *fmt, ...)
 nb_status nb_fail_nomem(nb_error *err, const char *what, size_t bytes)
 {
     nb_fail(err, NB_ERR_NOMEM, "no memory for %s (%zu bytes)", what, bytes);
-    nb_error_remedy(err, "free memory, or choose a smaller --max-model-len");
+    nb_error_remedy(err, "free memory, or run this on a machine that has more");
     return NB_ERR_NOMEM;
 }
 

@@ -271,6 +271,9 @@ nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *o
     if (!out->arch) out->arch = arch_of(outer);
     nb_status s = nb_config_int(out, "num_hidden_layers", -1, 1, MAX_LAYERS, &out->n_layers, err);
     if (!out->arch) return unknown_arch(out, err);
+    const json_t *tied = nb_config_get(out, "tie_word_embeddings");
+    if (s == NB_OK && tied && !json_is_boolean(tied))
+        s = bad_key(out, NB_ERR_FORMAT, err, from_original, "tie_word_embeddings is not true or false");
     if (s == NB_OK) s = out->arch->validate(out, err);
     if (s != NB_OK) nb_error_at(err, file, NULL, -1);
     return s;

@@ -1,5 +1,6 @@
 /* Values out of a checkpoint's tensors: the bytes of each dtype as F32 or I64. Nothing in a file is aligned, so every
  * value is copied out before it is looked at. */
+#include <math.h>
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
@@ -29,6 +30,22 @@ static float float_value(nb_dtype d, const unsigned char *p)
     }
 }
 
+static bool double_is_inf(const unsigned char *p)
+{
+    double g;
+    memcpy(&g, p, 8);
+    return isinf(g);
+}
+
+/* A finite F64 that F32 cannot hold: it would become infinite in silence. */
+static nb_status too_large(const nb_ckpt *c, const nb_tensor_info *t, uint64_t at, nb_error *err)
+{
+    nb_fail(err, NB_ERR_FORMAT, "an F64 value is beyond the range of F32, in which it would be computed");
+    nb_error_at(err, nb_ckpt_file_path(c, t->file), t->name, (int64_t)(t->begin + at));
+    nb_error_remedy(err, "export the model again with this tensor in F32 or BF16");
+    return NB_ERR_FORMAT;
+}
+
 static bool is_float(nb_dtype d)
 {
     return d == NB_DT_F32 || d == NB_DT_F64 || d == NB_DT_BF16 || d == NB_DT_F16;
@@ -48,7 +65,11 @@ nb_status nb_ckpt_read_floats(const nb_ckpt *c, const nb_tensor_info *t, uint64_
         size_t now = n - done < CHUNK / size ? n - done : CHUNK / size;
         nb_status s = nb_ckpt_read(c, t, (first + done) * size, bytes, now * size, err);
         if (s != NB_OK) return s;
-        for (size_t i = 0; i < now; i++) dst[done + i] = float_value(t->dtype, bytes + i * size);
+        for (size_t i = 0; i < now; i++) {
+            dst[done + i] = float_value(t->dtype, bytes + i * size);
+            if (t->dtype == NB_DT_F64 && isinf(dst[done + i]) && !double_is_inf(bytes + i * size))
+                return too_large(c, t, (first + done + i) * size, err);
+        }
         done += now;
     }
     return NB_OK;

@@ -1,4 +1,5 @@
 /* nibble bench: prefill and decode rates of a model beside this machine's roofs, measured on the same cores in the same run. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +25,13 @@ static const struct option options[] = {{"prompt", required_argument, NULL, OPT_
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
-/* What one decoded token must read and compute: packed bytes of the linears it goes through, and its multiply-adds. */
+/* What a step of n tokens must read and compute: packed bytes of the linears that it goes through, and one token's
+ * multiply-adds. Of E experts n tokens reach E (1 - (1 - slots / E)^n) when they choose evenly. */
 typedef struct work {
     double bytes, flops;
 } work;
 
-static void count_slots(const nb_model *m, const nb_slot *slots, work *w)
+static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work *w)
 {
     for (size_t i = 0; i < m->cfg.arch->n_tensors; i++) {
         const nb_arch_tensor *row = &m->cfg.arch->tensors[i];
@@ -39,18 +41,18 @@ static void count_slots(const nb_model *m, const nb_slot *slots, work *w)
             if (row->role == NB_ROLE_EMBED && m->global[i].lin == l &&
                 !json_is_true(nb_config_get(&m->cfg, "tie_word_embeddings")))
                 continue; /* one row is looked up; tied, it is the head as well */
-            w->bytes += share * (double)m->x->ops->weight_bytes(l->w);
+            w->bytes += (1 - pow(1 - share, (double)n)) * (double)m->x->ops->weight_bytes(l->w);
             w->flops += share * 2.0 * (double)l->n * (double)l->k;
         }
     }
 }
 
-static work count_work(const nb_model *m)
+static work count_work(const nb_model *m, size_t n)
 {
     work w = {0};
-    count_slots(m, m->global, &w);
+    count_slots(m, m->global, n, &w);
     for (int64_t l = 0; l < m->cfg.n_layers; l++)
-        count_slots(m, m->layers + (size_t)l * m->cfg.arch->n_tensors, &w);
+        count_slots(m, m->layers + (size_t)l * m->cfg.arch->n_tensors, n, &w);
     return w;
 }
 
@@ -139,13 +141,13 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
         if (!i || p < prefill) prefill = p;
         if (!i || d < decode) decode = d;
     }
-    work w = count_work(m);
+    work w = count_work(m, n), one = count_work(m, 1);
     const char *arith = nb_arith_name(lo->arith);
-    double pf = w.flops * (double)n, db = w.bytes * (double)k;
+    double pf = w.flops * (double)n, db = one.bytes * (double)k;
     print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
     print_result(json, false, "prefill", arith, n, prefill, w.bytes, pf,
                  pf / prefill * 1e-9 / roof.fma_gflops, (double)n);
-    print_result(json, true, "decode", arith, 1, decode, db, w.flops * (double)k,
+    print_result(json, true, "decode", arith, 1, decode, db, one.flops * (double)k,
                  db / decode * 1e-9 / roof.read_gbs, (double)k);
     if (json) puts("]}");
 out:

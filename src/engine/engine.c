@@ -85,9 +85,10 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
                         "--prompt and --tokens");
         goto out;
     }
-    if ((s = nb_pages_new(e->m->streams, e->m->n_streams, e->opt.max_seqs, e->opt.max_context,
-                          e->opt.max_rows, &e->pages, err)))
-        goto out;
+    s = nb_pages_new(e->m->streams, e->m->n_streams, e->opt.max_seqs, e->opt.max_context, e->opt.max_rows,
+                     &e->pages, err);
+    if (s == NB_ERR_NOMEM) nb_error_remedy(err, "free memory, or choose a smaller --max-model-len");
+    if (s != NB_OK) goto out;
     s = take_memory(e, err);
 out:
     if (s == NB_OK)

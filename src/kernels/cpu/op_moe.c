@@ -17,37 +17,49 @@ static float choice(const float *score, const nb_tensor *bias, size_t e)
     return isnan(v) ? -INFINITY : v;
 }
 
+/* The `slots` best experts, best first, the lower index among equals: one pass with insertion. */
 static void choose_by_score(const float *score, const nb_tensor *bias, size_t experts, size_t slots,
                             int32_t *ids)
 {
-    for (size_t s = 0; s < slots; s++) {
-        int32_t best = -1;
-        for (size_t e = 0; e < experts; e++) {
-            bool taken = false;
-            for (size_t i = 0; i < s; i++) taken |= ids[i] == (int32_t)e;
-            if (!taken && (best < 0 || choice(score, bias, e) > choice(score, bias, (size_t)best)))
-                best = (int32_t)e;
-        }
-        ids[s] = best;
+    size_t kept = 0;
+    for (size_t e = 0; e < experts; e++) {
+        float v = choice(score, bias, e);
+        if (kept == slots && !(v > choice(score, bias, (size_t)ids[slots - 1]))) continue;
+        size_t at = kept < slots ? kept++ : slots - 1;
+        for (; at > 0 && v > choice(score, bias, (size_t)ids[at - 1]); at--) ids[at] = ids[at - 1];
+        ids[at] = (int32_t)e;
+    }
+}
+
+typedef struct route_job {
+    nb_exec *x;
+    const nb_route_call *c;
+} route_job;
+
+static void route_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const route_job *j = ctx;
+    const nb_route_call *c = j->c;
+    size_t experts = c->logits->cols, slots = c->ids->cols;
+    for (size_t t = begin; t < end; t++) {
+        float *score = c->logits->f + t * experts; /* the logits are not needed any more */
+        int32_t *ids = c->ids->i + t * slots;
+        float *w = c->weights->f + t * slots, sum = 0;
+        for (size_t e = 0; e < experts; e++) score[e] = sqrtf(softplus(score[e]));
+        if (c->hash)
+            memcpy(ids, c->hash->i + j->x->rows.token[t] * slots, slots * sizeof *ids);
+        else
+            choose_by_score(score, c->bias, experts, slots, ids);
+        for (size_t s = 0; s < slots; s++) sum += score[ids[s]];
+        for (size_t s = 0; s < slots; s++) w[s] = score[ids[s]] / (sum + 1e-20f) * c->scaling;
     }
 }
 
 void nb_cpu_route(nb_exec *x, const nb_route_call *c)
 {
     if (x->err.status) return;
-    size_t experts = c->logits->cols, slots = c->ids->cols;
-    for (size_t t = 0; t < x->rows.n; t++) {
-        float *score = c->logits->f + t * experts; /* the logits are not needed any more */
-        int32_t *ids = c->ids->i + t * slots;
-        float *w = c->weights->f + t * slots, sum = 0;
-        for (size_t e = 0; e < experts; e++) score[e] = sqrtf(softplus(score[e]));
-        if (c->hash)
-            memcpy(ids, c->hash->i + x->rows.token[t] * slots, slots * sizeof *ids);
-        else
-            choose_by_score(score, c->bias, experts, slots, ids);
-        for (size_t s = 0; s < slots; s++) sum += score[ids[s]];
-        for (size_t s = 0; s < slots; s++) w[s] = score[ids[s]] / (sum + 1e-20f) * c->scaling;
-    }
+    route_job j = {x, c};
+    nb_cpu_rows(x, x->rows.n, c->logits->cols * 16, route_rows, &j);
     nb_cpu_tell_of(x, "route", c->weights, x->rows.n, c->bias, NULL, NULL);
 }
 

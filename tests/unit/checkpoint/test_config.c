@@ -184,6 +184,8 @@ static void unknown_and_incomplete_configs(void **state)
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":0}", NB_ERR_FORMAT, "num_hidden_layers"},
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":1000000}", NB_ERR_FORMAT, "num_hidden_layers"},
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":1}", NB_ERR_MISSING, "vocab_size"},
+        {"{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"tie_word_embeddings\":1}", NB_ERR_FORMAT,
+         "tie_word_embeddings"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *root = parse(cases[i].text);

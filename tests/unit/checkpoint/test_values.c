@@ -13,7 +13,7 @@ static tempdir tmp;
 static void floats(void **state)
 {
     const float f32[] = {1.5f, -0.f, INFINITY};
-    const double f64[] = {1.5, -0.0, 1e-3};
+    const double f64[] = {1.5, -0.0, 1e-3}, large64[] = {INFINITY, 3.5e38, 1}; /* FLT_MAX is 3.403e38 */
     const folder_tensor t[] = {
         {"f32", NB_DT_F32, 1, {3}, f32},
         {"f64", NB_DT_F64, 1, {3}, f64},
@@ -21,8 +21,9 @@ static void floats(void **state)
         {"f16", NB_DT_F16, 1, {3}, "\x00\x3E\x00\x80\x01\x00"},   /* 1.5 -0 2^-24 */
         {"e8m0", NB_DT_F8_E8M0, 1, {3}, "\x7F\x80\x7E"},          /* 1 2 1/2 */
         {"i32", NB_DT_I32, 1, {3}, NULL},
+        {"large64", NB_DT_F64, 1, {3}, large64},
     };
-    nb_ckpt *c = folder_open(&tmp, t, 6);
+    nb_ckpt *c = folder_open(&tmp, t, 7);
     float got[3];
     nb_error e;
     assert_int_equal(nb_ckpt_read_f32(c, nb_ckpt_find(c, "f32"), got, NULL), NB_OK);
@@ -37,6 +38,12 @@ static void floats(void **state)
     assert_string_equal(e.tensor, "e8m0");
     assert_int_equal(nb_ckpt_read_f32(c, nb_ckpt_find(c, "i32"), got, &e), NB_ERR_FORMAT);
     assert_non_null(strstr(e.cause, "I32"));
+
+    const nb_tensor_info *large = nb_ckpt_find(c, "large64");
+    assert_int_equal(nb_ckpt_read_f32(c, large, got, &e), NB_ERR_FORMAT); /* never turned into infinity */
+    assert_int_equal(e.offset, large->begin + 8);
+    assert_int_equal(nb_ckpt_read_floats(c, large, 0, 1, got, NULL), NB_OK);
+    assert_true(isinf(got[0])); /* as stored */
 
     assert_int_equal(nb_ckpt_read_floats(c, nb_ckpt_find(c, "e8m0"), 1, 2, got, NULL), NB_OK);
     assert_true(got[0] == 2 && got[1] == 0.5f);
