@@ -1,4 +1,4 @@
-/* nibble check: what is wrong with a model folder. Runs no model. */
+/* nibble check: what is wrong with a model folder. Runs no model unless it is given texts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "doctor/report.h"
 
 enum { EXIT_CLEAN = 0, EXIT_WARNINGS = 1, EXIT_ERRORS = 2 };
-enum { OPT_FORMAT = 1, OPT_RULES, OPT_EXPLAIN, OPT_IGNORE, OPT_TP };
+enum { OPT_FORMAT = 1, OPT_RULES, OPT_EXPLAIN, OPT_IGNORE, OPT_TP, OPT_DATA, OPT_WARMUP };
 
 static const char help[] =
     "usage: nibble check DIR [options]\n"
@@ -15,10 +15,15 @@ static const char help[] =
     "Reads the headers, configs and weights of a model folder (or a Hugging Face id in the local hub cache) "
     "and says what is\n"
     "wrong: which tensor, what was found and expected, what each family of kernels makes of it, and what to "
-    "do. Runs no model.\n"
+    "do. Runs no model\n"
+    "unless texts are given.\n"
     "\n"
     "  --format F      text (default) or json: JSON alone on stdout\n"
     "  --ignore CODE   leave out this rule's findings (repeatable)\n"
+    "  --data F        run these texts through the model, too, and judge its input scales by what they see "
+    "(NB111):\n"
+    "                  JSON lines {\"text\": …} (special tokens spelled out) or {\"messages\": […]}\n"
+    "  --warmup        the same on built-in prompts\n"
     "  --tp N          judge shapes for this tensor-parallel size, too (NB206)\n"
     "  --rules         list the rules\n"
     "  --explain CODE  what a rule looks for, and why\n"
@@ -75,6 +80,8 @@ int nb_cmd_check(int argc, char **argv)
                                             {"explain", required_argument, NULL, OPT_EXPLAIN},
                                             {"ignore", required_argument, NULL, OPT_IGNORE},
                                             {"tp", required_argument, NULL, OPT_TP},
+                                            {"data", required_argument, NULL, OPT_DATA},
+                                            {"warmup", no_argument, NULL, OPT_WARMUP},
                                             {"quiet", no_argument, NULL, 'q'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
@@ -122,6 +129,8 @@ int nb_cmd_check(int argc, char **argv)
             wanted.tp = (uint32_t)tp;
             break;
         }
+        case OPT_DATA: wanted.data = optarg; break;
+        case OPT_WARMUP: wanted.run = true; break;
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); goto out;
         default:
@@ -139,6 +148,11 @@ int nb_cmd_check(int argc, char **argv)
         code = print(&out, EXIT_CLEAN);
         goto out;
     }
+    if (wanted.data && wanted.run) {
+        code = nb_cli_usage("check", "--data and --warmup both say which texts to run: give one");
+        goto out;
+    }
+    wanted.run = wanted.run || wanted.data;
     if (optind >= argc)
         code = nb_cli_usage("check", "which model? Give its folder");
     else if (optind + 1 < argc)

@@ -6,10 +6,9 @@
 #include <time.h>
 
 #include "checkpoint/safetensors.h"
+#include "doctor/texts.h"
 #include "engine/measure.h"
 #include "numerics/nvfp4.h"
-
-#define MAX_SEQS 256 /* texts side by side in one step */
 
 static const char filled_rule[] = "largest amax of the layer's other experts";
 
@@ -18,44 +17,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* The texts as ids. Opens the folder for its config alone. */
-static nb_status read_texts(const char *dir, const char *data, nb_prompts *out, nb_error *err)
-{
-    nb_ckpt *c = NULL;
-    nb_tokenizer *t = NULL;
-    nb_config cfg;
-    nb_status s = nb_ckpt_open(dir, NULL, NULL, &c, err);
-    if (s == NB_OK) s = nb_config_init(c, &cfg, err);
-    if (s == NB_OK) s = nb_tokenizer_open(nb_ckpt_dir(c), &t, err);
-    if (s == NB_OK)
-        s = data ? nb_prompts_file(&cfg, t, data, out, err) : nb_prompts_builtin(&cfg, t, out, err);
-    nb_tokenizer_free(t);
-    nb_ckpt_close(c);
-    return s;
-}
-
-static nb_status open_engine(const char *dir, const nb_calibrate_options *opt, const nb_prompts *texts,
-                             const nb_sink *sink, nb_engine **out, nb_error *err)
-{
-    const nb_load_options load = {.stream = true};
-    size_t rows = opt->rows ? opt->rows : NB_CALIBRATE_ROWS;
-    /* Short texts fill a step together. Address space is taken for as many of the longest; memory only for what a step holds. */
-    size_t seqs = 16 * rows / texts->longest;
-    if (seqs > MAX_SEQS) seqs = MAX_SEQS;
-    if (seqs > texts->n) seqs = texts->n;
-    const nb_engine_options o = {.threads = opt->threads,
-                                 .kernels = opt->kernels ? opt->kernels : "auto",
-                                 .arith = opt->arith,
-                                 .act_bf16 = opt->act_bf16,
-                                 .max_seqs = seqs ? seqs : 1,
-                                 .max_context = texts->longest,
-                                 .max_rows = rows,
-                                 .load = &load};
-    nb_status s = nb_engine_new(dir, &o, sink, out, err);
-    if (s == NB_ERR_LIMIT) nb_error_remedy(err, "cut the longest text of the data");
-    return s;
 }
 
 static nb_status take(nb_measure *m, nb_calibration *out, nb_error *err)
@@ -111,14 +72,16 @@ nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const n
     nb_engine *e = NULL;
     nb_measure *m = NULL;
     nb_st_writer *w = NULL;
+    const nb_engine_options eo = {
+        .threads = opt->threads, .kernels = opt->kernels, .arith = opt->arith, .act_bf16 = opt->act_bf16};
     double start = now();
     *out = (nb_calibration){0};
     if (opt->arith != NB_ARITH_EXACT && opt->arith != NB_ARITH_BF16)
         return nb_fail(err, NB_ERR_ARGUMENT, "calibrate measures in exact or bf16, not in %s",
                        nb_arith_name(opt->arith));
     nb_status s = nb_st_writer_open(opt->out, &w, err); /* before the work, not after it */
-    if (s == NB_OK) s = read_texts(dir, opt->data, &texts, err);
-    if (s == NB_OK) s = open_engine(dir, opt, &texts, sink, &e, err);
+    if (s == NB_OK) s = nb_texts_read(dir, opt->data, NULL, &texts, err);
+    if (s == NB_OK) s = nb_texts_engine(dir, &texts, opt->rows, &eo, sink, &e, err);
     if (s == NB_OK) s = nb_measure_new(e, true, &m, err);
     if (s == NB_OK) s = nb_measure_run(m, &texts, opt->arith, sink, err);
     if (s == NB_OK) s = nb_measure_fill(m, err);

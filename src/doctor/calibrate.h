@@ -12,14 +12,12 @@
 #include "base/error.h"
 #include "kernels/ops.h"
 
-#define NB_CALIBRATE_ROWS 512 /* about 0.5 GB of activations for a model of DeepSeek-V4's size */
-
 typedef struct nb_calibrate_options {
     const char *data; /* JSON lines {"text"} or {"messages"}; NULL: the built-in prompts */
     const char *out;  /* the file to write */
     const char *kernels;
     size_t threads;
-    size_t rows;    /* tokens computed at once; 0: NB_CALIBRATE_ROWS */
+    size_t rows;    /* tokens computed at once; 0: NB_TEXTS_ROWS of texts.h */
     nb_arith arith; /* exact or bf16: another would measure behind the very scales that are in question */
     bool act_bf16;
 } nb_calibrate_options;

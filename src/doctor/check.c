@@ -103,6 +103,9 @@ nb_status nb_check_folder_with(const char *path, const nb_check_options *options
     findings = opening.found;
     opening.found = (nb_findings){0};
     if (findings.bad) s = nb_fail_nomem(err, "the list of findings", findings.count * sizeof(nb_finding));
+    if (s == NB_OK && c.options.run)
+        s = nb_activations_measure(r.dir, c.options.data, c.options.threads, sink, &c.activations, err);
+    r.ran = c.activations.asked && c.activations.why.status == NB_OK;
     if (s == NB_OK) s = run_rules(&c, &findings, err);
     if (s != NB_OK) goto out;
     nb_findings_sort(&findings);
@@ -114,6 +117,7 @@ out:
     nb_findings_free(&findings);
     nb_findings_free(&opening.found);
     nb_check_result_free(&r);
+    nb_activations_free(&c.activations);
     nb_scan_free(&c.scan);
     nb_quant_free(&c.quant);
     nb_map_free(&c.lost);

@@ -8,6 +8,7 @@
 #define NB_DOCTOR_CHECK_H
 
 #include "checkpoint/arch.h"
+#include "doctor/activations.h"
 #include "doctor/modules.h"
 #include "doctor/quant.h"
 #include "doctor/scan.h"
@@ -102,8 +103,10 @@ typedef struct nb_place {
 } nb_place;
 
 typedef struct nb_check_options {
-    uint32_t tp;    /* tensor-parallel size to judge shapes for (NB206); 0: none */
-    size_t threads; /* for the pass over the weights; 0: as many as the machine allows, at most 8 */
+    uint32_t tp;      /* tensor-parallel size to judge shapes for (NB206); 0: none */
+    size_t threads;   /* for the pass over the weights; 0: as many as the machine allows, at most 8 */
+    bool run;         /* also run the model over texts, and judge its input scales (NB111) */
+    const char *data; /* the texts, JSON lines as calibrate reads them; NULL: the built-in prompts */
 } nb_check_options;
 
 /* What rules look at. Made by nb_check_folder; immutable while rules run, so that they may run in any order. */
@@ -117,9 +120,10 @@ typedef struct nb_check {
     nb_place *places;      /* [nb_ckpt_count] when `table`, else NULL */
     /* A shard could not be read, so a tensor that is not seen may well be in it: nothing is called missing then. */
     bool blind;
-    nb_map lost;    /* names of tensors that opening already reported as lost */
-    nb_quant quant; /* what the configs claim */
-    nb_scan scan;   /* what the weights hold */
+    nb_map lost;                /* names of tensors that opening already reported as lost */
+    nb_quant quant;             /* what the configs claim */
+    nb_scan scan;               /* what the weights hold */
+    nb_activations activations; /* what texts showed, when options.run */
     nb_check_options options;
     const nb_sink *sink;
 } nb_check;
@@ -157,10 +161,11 @@ typedef struct nb_check_result {
     const char *architecture; /* NULL: unknown */
     size_t files, tensors;
     uint64_t bytes;
+    bool ran; /* the model ran over texts: input scales were judged */
 } nb_check_result;
 
 /* Opens a folder or hub id leniently, passes once over its weights in buffers of fixed size, and runs every rule. Fails only
- * when the folder cannot be read at all (missing, no safetensors in it) or memory runs out. options (NULL: none) and sink may
+ * when the folder cannot be read at all (missing, no safetensors in it), options->data cannot be, or memory runs out. options (NULL: none) and sink may
  * be NULL. Free *out with nb_check_result_free. */
 nb_status nb_check_folder_with(const char *path, const nb_check_options *options, const nb_sink *sink,
                                nb_check_result *out, nb_error *err);

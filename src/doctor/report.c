@@ -196,11 +196,10 @@ static void closing_text(const nb_check_result *r, nb_buf *out)
                 r->architecture ? r->architecture : "unknown architecture");
     nb_buf_addf(out, "%zu rules on names, shapes, configs and values; `nibble check --rules` lists them\n",
                 nb_rules_count);
-    if (!e)
+    if (!e && !r->ran)
         nb_buf_adds(
-            out,
-            "not looked at: activations. Input scales too small for real text show in `nibble trace DIR --as "
-            "vllm-cutlass -p TEXT` and `nibble calibrate`\n");
+            out, "not looked at: activations. Input scales too small for real text show in `nibble check DIR "
+                 "--data TEXTS`; `nibble trace DIR --as vllm-cutlass -p TEXT` shows what comes of them\n");
 }
 
 void nb_report_text(const nb_check_result *r, nb_buf *out)

@@ -179,6 +179,18 @@ const nb_rule nb_rules[] = {
      "Example: a shard packed one byte late: block limits shift, and a third of the blocks do not reach 6.\n"
      "Remedy: download or export again.",
      NULL},
+    {"NB111", NB_SEVERITY_ERROR, "an input scale does not fit measured activations",
+     "Only with --data or --warmup: texts run through the exact model, and each NVFP4 linear's input is "
+     "quantised by its stored scale and by each row's own. An error when the output's mean cosine falls "
+     "under "
+     "0.995 and the stored scale costs 3 dB more than the row's own (9 dB where no block saturates or "
+     "vanishes): the rule of `nibble trace`. Too small a scale clips, finite; too large a one makes small "
+     "blocks exactly zero. Weight-only kernels read no input scale.\n"
+     "Example: the scale 0.00025141 stands for activations up to 0.676. One of 8 needs a block scale of "
+     "5304, "
+     "E4M3 holds 448: it comes out as 0.676, 11.8 times too small.\n"
+     "Remedy: `nibble repair --data F` writes measured scales; `--dequant` keeps linears in BF16.",
+     nb_rule_activations},
     {"NB112", NB_SEVERITY_ERROR, "NaN or infinity in a tensor that is not quantised",
      "Norms, embeddings, biases, sinks, router weights, FP8 weights. A NaN in a norm reaches every token; "
      "in a row of the embedding only prompts with that token; in one expert's bias only tokens routed "

@@ -45,6 +45,7 @@ nb_status nb_rule_kv(const nb_check *c, nb_findings *out, nb_error *err);       
 nb_status nb_rule_configs_agree(const nb_check *c, nb_findings *out, nb_error *err); /* NB209 */
 nb_status nb_rule_tokenizer(const nb_check *c, nb_findings *out, nb_error *err);     /* NB210 */
 nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err);      /* NB107 */
+nb_status nb_rule_activations(const nb_check *c, nb_findings *out, nb_error *err);   /* NB111 */
 nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err); /* NB112, NB008 of reading */
 
 #endif

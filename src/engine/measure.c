@@ -163,13 +163,13 @@ static void drop_logits(void *ctx, size_t part, size_t row, const float *logits)
 }
 
 /* Feeds texts [begin, end) side by side, max_rows tokens a step in all. */
-static nb_status feed(nb_measure *m, const nb_prompts *t, size_t begin, size_t end, nb_step_part *parts,
+static nb_status feed(nb_engine *e, const nb_prompts *t, size_t begin, size_t end, nb_step_part *parts,
                       nb_error *err)
 {
-    const nb_engine_options *lim = nb_engine_limits(m->e);
+    const nb_engine_options *lim = nb_engine_limits(e);
     nb_step_out out = {.logits = drop_logits};
     nb_status s = NB_OK;
-    for (size_t i = begin; i < end && s == NB_OK; i++) s = nb_seq_open(m->e, &parts[i - begin].seq, err);
+    for (size_t i = begin; i < end && s == NB_OK; i++) s = nb_seq_open(e, &parts[i - begin].seq, err);
     for (size_t done = 0; s == NB_OK;) { /* more than once only for a text longer than a step */
         size_t n = 0, room = lim->max_rows;
         for (size_t i = begin; i < end; i++) {
@@ -183,28 +183,34 @@ static nb_status feed(nb_measure *m, const nb_prompts *t, size_t begin, size_t e
             n++;
         }
         if (!n) break;
-        if ((s = nb_engine_step(m->e, parts, n, &out, err))) break;
-        for (size_t i = 0; i < n; i++) nb_seq_commit(m->e, parts[i].seq, parts[i].n);
+        if ((s = nb_engine_step(e, parts, n, &out, err))) break;
+        for (size_t i = 0; i < n; i++) nb_seq_commit(e, parts[i].seq, parts[i].n);
         done += parts[0].n;
         if (end - begin > 1) break;
     }
-    for (size_t i = 0; i < lim->max_seqs; i++) nb_seq_close(m->e, (uint32_t)i);
+    for (size_t i = 0; i < lim->max_seqs; i++) nb_seq_close(e, (uint32_t)i);
     return s;
 }
 
 nb_status nb_measure_run(nb_measure *m, const nb_prompts *texts, nb_arith arith, const nb_sink *sink,
                          nb_error *err)
 {
-    const nb_engine_options *lim = nb_engine_limits(m->e);
-    nb_exec *x = m->model->x;
+    return nb_texts_run(m->e, texts, arith, watch, m, sink, err);
+}
+
+nb_status nb_texts_run(nb_engine *e, const nb_prompts *texts, nb_arith arith, nb_tap_fn tap, void *ctx,
+                       const nb_sink *sink, nb_error *err)
+{
+    const nb_engine_options *lim = nb_engine_limits(e);
+    nb_exec *x = nb_engine_model(e)->x;
     nb_arith before = x->arith;
     uint64_t tokens = 0;
     nb_status s = NB_OK;
     nb_step_part *parts = calloc(lim->max_seqs, sizeof *parts);
     if (!parts) return nb_fail_nomem(err, "a step", lim->max_seqs * sizeof *parts);
     x->arith = arith;
-    x->tap = watch;
-    x->tap_ctx = m;
+    x->tap = tap;
+    x->tap_ctx = ctx;
     for (size_t i = 0; s == NB_OK && i < texts->n;) {
         size_t end = i, rows = 0;
         do {
@@ -212,7 +218,7 @@ nb_status nb_measure_run(nb_measure *m, const nb_prompts *texts, nb_arith arith,
             rows += len < lim->max_context ? len : lim->max_context;
             end++;
         } while (end < texts->n && end - i < lim->max_seqs && rows + texts->ids[end].len <= lim->max_rows);
-        s = feed(m, texts, i, end, parts, err);
+        s = feed(e, texts, i, end, parts, err);
         for (; i < end; i++) tokens += texts->ids[i].len;
         if (sink && sink->progress) sink->progress(sink->ctx, "measuring tokens", tokens, texts->tokens);
     }

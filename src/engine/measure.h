@@ -40,6 +40,11 @@ void nb_measure_free(nb_measure *m);
 nb_status nb_measure_run(nb_measure *m, const nb_prompts *texts, nb_arith arith, const nb_sink *sink,
                          nb_error *err);
 
+/* The loop alone, for a watcher of its own: the engine's tap is set for as long as the texts run. */
+typedef void (*nb_tap_fn)(void *ctx, nb_exec *x, const nb_tap *t);
+nb_status nb_texts_run(nb_engine *e, const nb_prompts *texts, nb_arith arith, nb_tap_fn tap, void *ctx,
+                       const nb_sink *sink, nb_error *err);
+
 /* Gives experts that saw no row the largest amax (and p9999) of the layer's other experts for that projection. NB_ERR_MISSING
  * naming the linear when none of them saw any, or when it is not an expert. */
 nb_status nb_measure_fill(nb_measure *m, nb_error *err);

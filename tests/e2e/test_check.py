@@ -74,3 +74,52 @@ def test_text_report_names_rule_tensor_and_remedy(tmp_path):
     missing = json.loads((tmp_path / "expected.json").read_text())["findings"][0]["tensors"][0]
     done = nb.ok("check", tmp_path, status=(2,))
     assert "NB003" in done.stdout and missing in done.stdout
+
+
+# ---- with texts (NB111)
+
+def of_inputs(findings):
+    return [f for f in findings if f["rule"] == "NB111"]
+
+
+@pytest.mark.parametrize("name", ["llama_ct", "llama_modelopt", "llama_nvfp4a16", "deepseek_v4_ct_nvfp4_attn", "deepseek_v4_modelopt"])
+def test_healthy_scales_fit(name):
+    status, findings = check(nb.MODELS[name], "--warmup")
+    assert status == 0 and not [f for f in of_inputs(findings) if f["severity"] != "note"]
+
+
+def test_scales_that_data_mended_fit_it(tmp_path):
+    """The seed case, its way out, and the same rule over both: clipped before, fits after. Without texts nothing is said."""
+    base, src, out = nb.OWN / "demo" / "modelopt", tmp_path / "src", tmp_path / "out"
+    defects.broken(base, src, "seed_attention_clip")
+    data = src.parent / "data.jsonl"
+    data.write_text("".join(open(base / "calibration.jsonl").readlines()[:40]))
+    assert not of_inputs(check(src)[1])
+    status, findings = check(src, "--data", data)
+    bad = [f for f in of_inputs(findings) if f["severity"] == "error"]
+    assert status == 2 and bad and {f["consequences"]["w4a4"]["class"] for f in bad} == {"clipped"}
+    assert {f["consequences"]["marlin"]["class"] for f in bad} == {"fine"}
+    nb.ok("repair", src, "-o", out, "--data", data, "-q")
+    assert not [f for f in of_inputs(check(out, "--data", data)[1]) if f["severity"] == "error"]
+
+
+def test_experts_without_a_token_are_named(tmp_path):
+    """One short text reaches few experts: what it says nothing about is said."""
+    (tmp_path / "one.jsonl").write_text('{"text": "a"}\n')
+    status, findings = check(nb.MODELS["deepseek_v4_modelopt"], "--data", tmp_path / "one.jsonl")
+    notes = of_inputs(findings)
+    assert status == 0 and [f["severity"] for f in notes] == ["note"]
+    assert notes[0]["tensors"] and all(".experts." in t for t in notes[0]["tensors"])
+
+
+def test_a_model_that_cannot_run_is_a_warning(tmp_path):
+    break_py.write(str(nb.MODELS["llama_ct"]), str(tmp_path / "m"), "set_no_block")
+    (tmp_path / "m" / "expected.json").unlink()
+    told = of_inputs(check(tmp_path / "m", "--warmup")[1])
+    assert len(told) == 1 and told[0]["severity"] == "warning" and told[0]["measured"] and told[0]["remedy"]
+
+
+def test_texts_that_cannot_be_read(tmp_path):
+    done = nb.run("check", nb.MODELS["llama_ct"], "--data", tmp_path / "nosuch.jsonl", "--format", "json")
+    assert done.returncode == 2 and not done.stdout and "nosuch.jsonl" in done.stderr
+    assert nb.run("check", nb.MODELS["llama_ct"], "--data", "x", "--warmup").returncode == 64

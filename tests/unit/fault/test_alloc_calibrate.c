@@ -1,4 +1,4 @@
-/* Memory runs out at each allocation of a calibration and of a load under policies in turn: NB_ERR_NOMEM, nothing left behind and
+/* Memory runs out at each allocation of a calibration, of a check with texts and of a load under policies in turn: NB_ERR_NOMEM, nothing left behind and
  * no file, or the same result as with memory. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include "fault/alloc.h"
 
 #include "doctor/calibrate.h"
+#include "doctor/report.h"
 #include "engine/policy.h"
 #include "tempdir.h"
 
@@ -86,6 +87,37 @@ static void policies(void **unused)
     }
 }
 
+/* A check that runs texts: out of memory, or the report that there is with memory, never one without the rule's findings. */
+static nb_status judge(nb_buf *report, nb_error *err)
+{
+    const nb_check_options o = {.threads = 1, .run = true, .data = data};
+    nb_check_result r = {0};
+    nb_status s = nb_check_folder_with(MODEL, &o, NULL, &r, err);
+    if (s == NB_OK) nb_report_json(&r, report);
+    nb_check_result_free(&r);
+    return s;
+}
+
+static void checks_with_texts(void **unused)
+{
+    nb_buf whole = {0};
+    nb_error e = {0};
+    size_t n = 0; /* every third: the check without texts is test_alloc_check's */
+    assert_int_equal(judge(&whole, &e), NB_OK);
+    for (bool fired = true; fired; n += 3) {
+        nb_buf b = {0};
+        fault_arm(n);
+        nb_status s = judge(&b, &e);
+        fired = fault_disarm();
+        if (s != NB_OK && (s != NB_ERR_NOMEM || e.status != NB_ERR_NOMEM))
+            fail_msg("allocation %zu: status %d (%s)", n, (int)s, e.cause);
+        if (s == NB_OK && nb_buf_ok(&b)) assert_string_equal(nb_buf_str(&b), nb_buf_str(&whole));
+        nb_buf_free(&b);
+    }
+    assert_true(n > 300);
+    nb_buf_free(&whole);
+}
+
 static int make(void **unused)
 {
     static const char lines[] =
@@ -105,6 +137,7 @@ static int clean(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(calibration), cmocka_unit_test(policies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(calibration), cmocka_unit_test(checks_with_texts),
+                                       cmocka_unit_test(policies)};
     return cmocka_run_group_tests(tests, make, clean);
 }
