@@ -11,6 +11,7 @@
 typedef struct sequence {
     bool open;
     size_t committed, pending;
+    uint64_t step; /* the last that had it */
 } sequence;
 
 struct nb_engine {
@@ -25,6 +26,7 @@ struct nb_engine {
     uint32_t *which;             /* [max_rows] rows whose logits are wanted */
     const nb_step_part *parts;   /* [n_parts] of the step that runs, with its rows in all */
     size_t n_parts, rows;
+    uint64_t step;     /* how many were laid out */
     nb_tensor *logits; /* [LOGIT_ROWS, vocab] */
     float *host;       /* the larger of a tile of logits and one hidden row */
 };
@@ -85,10 +87,15 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
                         "--prompt and --tokens");
         goto out;
     }
-    s = nb_pages_new(e->m->streams, e->m->n_streams, e->opt.max_seqs, e->opt.max_context, e->opt.max_rows,
-                     &e->pages, err);
+    const nb_pages_options pages = {.max_seqs = e->opt.max_seqs,
+                                    .max_context = e->opt.max_context,
+                                    .max_rows = e->opt.max_rows,
+                                    .blocks = e->opt.kv_blocks,
+                                    .prefix_cache = e->opt.prefix_cache};
+    s = nb_pages_new(e->m->streams, e->m->n_streams, &pages, &e->pages, err);
     if (s == NB_ERR_NOMEM) nb_error_remedy(err, "free memory, or choose a smaller --max-model-len");
     if (s != NB_OK) goto out;
+    e->opt.kv_blocks = nb_pages_blocks(e->pages);
     s = take_memory(e, err);
 out:
     if (s == NB_OK)
@@ -132,6 +139,11 @@ uint64_t nb_engine_kv_bytes(const nb_engine *e)
     return nb_pages_bytes(e->pages);
 }
 
+nb_pages *nb_engine_pages(nb_engine *e)
+{
+    return e->pages;
+}
+
 nb_status nb_seq_open(nb_engine *e, uint32_t *seq, nb_error *err)
 {
     for (size_t i = 0; i < e->opt.max_seqs; i++) {
@@ -141,6 +153,14 @@ nb_status nb_seq_open(nb_engine *e, uint32_t *seq, nb_error *err)
         return NB_OK;
     }
     return nb_fail(err, NB_ERR_LIMIT, "all %zu sequences are in use", e->opt.max_seqs);
+}
+
+nb_status nb_seq_start(nb_engine *e, uint32_t seq, size_t cached, nb_error *err)
+{
+    if (seq >= e->opt.max_seqs || cached > nb_pages_held(e->pages, seq) * NB_BLOCK)
+        return nb_fail(err, NB_ERR_ARGUMENT, "slot %u of %zu with %zu tokens", seq, e->opt.max_seqs, cached);
+    e->seqs[seq] = (sequence){.open = true, .committed = cached};
+    return NB_OK;
 }
 
 void nb_seq_close(nb_engine *e, uint32_t seq)
@@ -166,8 +186,12 @@ void nb_seq_commit(nb_engine *e, uint32_t seq, size_t n)
 static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size_t *rows, nb_error *err)
 {
     size_t r = 0;
+    e->step++;
     for (size_t p = 0; p < n; p++) {
-        const sequence *s = &e->seqs[parts[p].seq];
+        sequence *s = &e->seqs[parts[p].seq];
+        if (s->step == e->step)
+            return nb_fail(err, NB_ERR_ARGUMENT, "sequence %u twice in one step", parts[p].seq);
+        s->step = e->step;
         if (parts[p].n > e->opt.max_rows - r)
             return nb_fail(err, NB_ERR_ARGUMENT, "a step of more than %zu rows", e->opt.max_rows);
         if (parts[p].n > e->opt.max_context - s->committed) {
@@ -231,15 +255,27 @@ static nb_status give_up(nb_engine *e, nb_error *err)
     return e->x->err.status;
 }
 
+/* Pages for the step's rows, for all parts or for none. */
+static nb_status make_pages(nb_engine *e, const nb_step_part *parts, size_t n, nb_error *err)
+{
+    for (size_t p = 0; p < n; p++) {
+        const sequence *s = &e->seqs[parts[p].seq];
+        if (nb_pages_grow(e->pages, parts[p].seq, s->committed, s->committed + parts[p].n)) continue;
+        while (p-- > 0) nb_pages_trim(e->pages, parts[p].seq, e->seqs[parts[p].seq].committed);
+        nb_fail(err, NB_ERR_LIMIT, "no KV memory is free for the step's rows: %zu blocks of %d tokens in all",
+                e->opt.kv_blocks, NB_BLOCK);
+        nb_error_remedy(err, "run fewer sequences at once, or give the cache more memory");
+        return NB_ERR_LIMIT;
+    }
+    for (size_t p = 0; p < n; p++) e->seqs[parts[p].seq].pending = parts[p].n;
+    return NB_OK;
+}
+
 nb_status nb_step_begin(nb_engine *e, const nb_step_part *parts, size_t n, nb_error *err)
 {
     nb_status s = lay_out(e, parts, n, &e->rows, err);
     if (s != NB_OK || !e->rows) return s;
-    for (size_t p = 0; p < n; p++) {
-        sequence *q = &e->seqs[parts[p].seq];
-        nb_pages_grow(e->pages, parts[p].seq, q->committed, q->committed + parts[p].n);
-        q->pending = parts[p].n;
-    }
+    if ((s = make_pages(e, parts, n, err))) return s;
     nb_exec *x = e->x;
     e->parts = parts;
     e->n_parts = n;

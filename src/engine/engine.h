@@ -8,6 +8,7 @@
 #ifndef NB_ENGINE_ENGINE_H
 #define NB_ENGINE_ENGINE_H
 
+#include "engine/pages.h"
 #include "models/model.h"
 
 typedef struct nb_engine nb_engine;
@@ -23,6 +24,8 @@ typedef struct nb_engine_options {
         max_context; /* tokens of one sequence; 0: the model's max_position_embeddings, at most context_cap */
     size_t context_cap;          /* 0: no cap */
     size_t max_rows;             /* rows of one step */
+    size_t kv_blocks;            /* of NB_BLOCK tokens; 0: the worst case of every sequence */
+    bool prefix_cache;           /* sequences may share rows (nb_pages_adopt, nb_pages_publish) */
     const nb_load_options *load; /* NULL: as stored, all layers resident */
 } nb_engine_options;
 
@@ -32,9 +35,13 @@ void nb_engine_free(nb_engine *e);
 const nb_model *nb_engine_model(const nb_engine *e);
 const nb_engine_options *nb_engine_limits(const nb_engine *e); /* as in force: zeros resolved */
 uint64_t nb_engine_kv_bytes(const nb_engine *e);               /* taken for the cache */
+nb_pages *nb_engine_pages(nb_engine *e);                       /* the engine's: for a scheduler */
 
 /* Sequences are slots 0 … max_seqs - 1. Opening takes the lowest free one; NB_ERR_LIMIT when there is none. */
 nb_status nb_seq_open(nb_engine *e, uint32_t *seq, nb_error *err);
+/* Opens slot seq (whatever it was; its pages stay) with `cached` committed tokens that nb_pages_adopt has put in place, for who
+ * hands out slots itself. NB_ERR_ARGUMENT: no such slot, or more than it has pages for. */
+nb_status nb_seq_start(nb_engine *e, uint32_t seq, size_t cached, nb_error *err);
 void nb_seq_close(nb_engine *e, uint32_t seq);
 size_t nb_seq_length(const nb_engine *e, uint32_t seq); /* committed tokens */
 
@@ -53,8 +60,9 @@ typedef struct nb_step_out {
     void *ctx;
 } nb_step_out;
 
-/* Runs the parts (each sequence at most once, at most max_rows tokens in all) as one batch. NB_ERR_LIMIT when a sequence would
- * pass max_context; NB_ERR_ARGUMENT for an id outside the vocabulary. After an error the rows are discarded. */
+/* Runs the parts (at most max_rows tokens in all) as one batch. NB_ERR_LIMIT when a sequence would pass max_context, or when there
+ * are no pages for its rows; NB_ERR_ARGUMENT for an id outside the vocabulary or a sequence given twice: nothing has changed then.
+ * After another error the rows are discarded. */
 nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
                          nb_error *err);
 /* The same piece by piece, for who runs two models side by side: begin, then for each layer in turn nb_step_layer and

@@ -31,7 +31,8 @@ static void test_random_operations(void **unused)
 {
     nb_pages *p = NULL;
     nb_error err;
-    assert_int_equal(nb_pages_new(decl, STREAMS, SEQS, CONTEXT, ROWS, &p, &err), NB_OK);
+    assert_int_equal(
+        nb_pages_new(decl, STREAMS, &(nb_pages_options){SEQS, CONTEXT, ROWS, 0, false}, &p, &err), NB_OK);
     const nb_kv *kv = nb_pages_view(p);
     size_t length[SEQS] = {0}, used, total;
     unsigned generation[SEQS] = {0};
@@ -45,7 +46,7 @@ static void test_random_operations(void **unused)
         }
         size_t n = 1 + draw(ROWS);
         if (length[s] + n > CONTEXT) continue;
-        nb_pages_grow(p, s, length[s], length[s] + n);
+        assert_true(nb_pages_grow(p, s, length[s], length[s] + n));
         for (size_t i = 0; i < STREAMS; i++)
             for (size_t t = length[s]; t < length[s] + n; t++)
                 *nb_kv_row(&kv->streams[i], s, t / decl[i].tokens_per_row) =
@@ -75,9 +76,9 @@ static void test_window_gives_pages_back(void **unused)
     nb_error err;
     size_t used, total;
     const nb_stream_decl window = {4, 1, 32};
-    assert_int_equal(nb_pages_new(&window, 1, 1, 4096, 16, &p, &err), NB_OK);
+    assert_int_equal(nb_pages_new(&window, 1, &(nb_pages_options){1, 4096, 16, 0, false}, &p, &err), NB_OK);
     for (size_t t = 0; t < 4096; t += 16) {
-        nb_pages_grow(p, 0, t, t + 16);
+        assert_true(nb_pages_grow(p, 0, t, t + 16));
         nb_pages_trim(p, 0, t + 16);
         nb_pages_count(p, &used, &total);
         assert_true(used <= 3); /* 31 rows behind the next token and none before: at most three pages of 16 */
