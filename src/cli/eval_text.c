@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json_tree.h"
 #include "cli/eval.h"
+#include "engine/generation.h"
 #include "engine/policy.h"
 #include "engine/prompts.h"
 #include "engine/sampler.h"
@@ -140,9 +141,9 @@ out:
 }
 
 /* One line of a samples file, at byte `begin`, as ids: prompt, then reply with the end token. *from: where the reply begins. */
-static nb_status sample_ids(const nb_config *cfg, nb_tokenizer *t, nb_tok_scratch *w, const char *line,
-                            size_t len, size_t begin, size_t number, const char *file, nb_ids *ids,
-                            size_t *from, nb_error *err)
+static nb_status sample_ids(const nb_config *cfg, const nb_generation_config *gen, nb_tokenizer *t,
+                            nb_tok_scratch *w, const char *line, size_t len, size_t begin, size_t number,
+                            const char *file, nb_ids *ids, size_t *from, nb_error *err)
 {
     nb_buf chat = {0};
     json_t *o = NULL;
@@ -169,13 +170,12 @@ static nb_status sample_ids(const nb_config *cfg, nb_tokenizer *t, nb_tok_scratc
     if (s == NB_OK)
         s = nb_tokenizer_encode(t, w, json_string_value(reply), json_string_length(reply), false, ids, err);
     if (s != NB_OK) goto out;
-    int64_t eos = nb_tokenizer_eos(t);
-    if (eos < 0) {
-        s = nb_fail(err, NB_ERR_MISSING, "the tokenizer names no end token, with which a reply must end");
+    if (!gen->n_eos) {
+        s = nb_fail(err, NB_ERR_MISSING, "the folder names no end token, with which a reply must end");
         nb_error_remedy(err, "add eos_token to tokenizer_config.json, as the original model has it");
         goto out;
     }
-    if (ids->len == *from || ids->data[ids->len - 1] != (uint32_t)eos) {
+    if (ids->len == *from || !nb_generation_is_eos(gen, ids->data[ids->len - 1])) {
         uint32_t *p = realloc(ids->data, (ids->len + 1) * sizeof *p);
         if (!p) {
             s = nb_fail_nomem(err, "token ids", ids->len * sizeof *p);
@@ -183,7 +183,7 @@ static nb_status sample_ids(const nb_config *cfg, nb_tokenizer *t, nb_tok_scratc
         }
         ids->data = p;
         ids->cap = ids->len + 1;
-        p[ids->len++] = (uint32_t)eos;
+        p[ids->len++] = gen->eos[0];
     }
     if (!*from || *from == ids->len) {
         s = nb_fail(err, NB_ERR_FORMAT, "line %zu: the prompt or the reply has no tokens", number);
@@ -202,6 +202,7 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
     nb_engine *g = NULL;
     nb_buf text = {0}, verdicts = {0};
     nb_ids ids = {0};
+    nb_generation_config gen;
     size_t right = 0, n = 0;
     nb_status s = open_tokenizer(e, &t, &w, err);
     if (s == NB_OK) s = nb_file_slurp(e->samples_file, (size_t)1 << 30, &text, err);
@@ -210,17 +211,18 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
     size_t most = e->opt->max_context ? e->opt->max_context : CONTEXT_CAP;
     size_t chunk = e->chunk < most ? e->chunk : most;
     if ((s = nb_eval_engine(e, 1, e->opt->max_context, chunk, &g, err))) goto out;
+    const nb_model *model = nb_engine_model(g);
+    if ((s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, t, &gen, err))) goto out;
     for (size_t at = 0, number = 1; at < text.len; number++) {
         const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
         size_t len = end ? (size_t)(end - line) : text.len - at, from = 0;
         at += len + 1;
         if (strspn(line, " \t\r") >= len) continue;
         ids.len = 0;
-        if ((s = sample_ids(&nb_engine_model(g)->cfg, t, w, line, len, (size_t)(line - text.data), number,
+        if ((s = sample_ids(&model->cfg, &gen, t, w, line, len, (size_t)(line - text.data), number,
                             e->samples_file, &ids, &from, err)))
             goto out;
-        scorer sc = {
-            .ids = ids.data, .n = ids.len, .from = from, .vocab = nb_engine_model(g)->vocab, .right = true};
+        scorer sc = {.ids = ids.data, .n = ids.len, .from = from, .vocab = model->vocab, .right = true};
         nb_step_out out = {.logits = score_row, .ctx = &sc};
         if ((s = nb_eval_feed(g, ids.data, ids.len - 1, chunk, &out, err))) goto out;
         nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", sc.right ? "true" : "false");

@@ -1,82 +1,26 @@
 /* The public handle: an engine, a tokenizer and a chat format put together, answering one prompt at a time. */
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/json_tree.h"
+#include "engine/generation.h"
 #include "engine/policy.h"
 #include "engine/prompts.h"
 #include "engine/sampler.h"
 #include "text/tokenizer.h"
-
-#define MAX_EOS 16
 
 struct nb_llm {
     nb_llm_options opt;
     nb_engine *engine;
     nb_tokenizer *tok;
     nb_tok_scratch *scratch;
-    nb_sampler *sampler;
+    nb_sample_work *work;
     float *logits; /* [vocab] of the newest token */
-    uint32_t eos[MAX_EOS];
-    size_t n_eos;
+    nb_generation_config generation;
 };
-
-static nb_status add_eos(nb_llm *m, const json_t *v, const char *file, nb_error *err)
-{
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX) {
-        nb_fail(err, NB_ERR_FORMAT, "eos_token_id must be a token id, or a list of them");
-        nb_error_at(err, file, NULL, -1);
-        nb_error_remedy(err, "take it from the original model; without it answers do not end");
-        return NB_ERR_FORMAT;
-    }
-    if (m->n_eos == MAX_EOS) {
-        nb_fail(err, NB_ERR_LIMIT, "eos_token_id lists more than %d tokens", MAX_EOS - 1);
-        nb_error_at(err, file, NULL, -1);
-        return NB_ERR_LIMIT;
-    }
-    m->eos[m->n_eos++] = (uint32_t)json_integer_value(v);
-    return NB_OK;
-}
-
-/* End tokens: eos_token_id (a number or a list) of generation_config.json, else of config.json, and the tokenizer's own. */
-static nb_status find_eos(nb_llm *m, nb_error *err)
-{
-    const nb_model *model = nb_engine_model(m->engine);
-    json_t *gen = NULL;
-    nb_buf text = {0};
-    nb_status s = NB_OK;
-    nb_error probe;
-    char *path = nb_path_join(nb_ckpt_dir(model->ckpt), "generation_config.json");
-    if (!path) return nb_fail_nomem(err, "a path", 0);
-    s = nb_file_slurp(path, 1 << 20, &text, &probe);
-    if (s == NB_OK) {
-        if ((s = nb_json_tree(path, nb_buf_str(&text), text.len, &gen, err))) goto out;
-    } else if (s == NB_ERR_MISSING) {
-        s = NB_OK; /* an optional file */
-    } else {
-        if (err) *err = probe;
-        goto out;
-    }
-    const json_t *eos = json_object_get(gen, "eos_token_id");
-    const char *file = path;
-    if (!eos || json_is_null(eos)) {
-        eos = nb_config_get(&model->cfg, "eos_token_id");
-        file = model->cfg.file;
-    }
-    for (size_t i = 0; s == NB_OK && i < json_array_size(eos); i++) /* 0 when it is no array */
-        s = add_eos(m, json_array_get(eos, i), file, err);
-    if (eos && !json_is_array(eos)) s = add_eos(m, eos, file, err);
-    if (s != NB_OK) goto out;
-    int64_t own = nb_tokenizer_eos(m->tok);
-    if (own >= 0 && m->n_eos < MAX_EOS) m->eos[m->n_eos++] = (uint32_t)own;
-out:
-    json_decref(gen);
-    nb_buf_free(&text);
-    free(path);
-    return s;
-}
 
 nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **out, nb_error *err)
 {
@@ -98,14 +42,14 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
     if ((s = nb_policy_engine(path, &eo, policy, &m->opt.sink, &m->engine, err))) goto out;
     const nb_model *model = nb_engine_model(m->engine);
     if ((s = nb_tokenizer_open(nb_ckpt_dir(model->ckpt), &m->tok, err))) goto out;
-    if ((s = nb_sampler_new(model->vocab, &m->sampler, err))) goto out;
+    if ((s = nb_sample_work_new(model->vocab, &m->work, err))) goto out;
     m->scratch = nb_tok_scratch_new(m->tok);
     m->logits = calloc(model->vocab, sizeof *m->logits);
     if (!m->scratch || !m->logits) {
         s = nb_fail_nomem(err, "work memory", model->vocab * sizeof *m->logits);
         goto out;
     }
-    s = find_eos(m, err);
+    s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, m->tok, &m->generation, err);
 out:
     nb_policy_free(policy);
     if (s == NB_OK)
@@ -120,7 +64,7 @@ void nb_llm_close(nb_llm *m)
     if (!m) return;
     nb_tok_scratch_free(m->scratch);
     nb_tokenizer_free(m->tok);
-    nb_sampler_free(m->sampler);
+    nb_sample_work_free(m->work);
     nb_engine_free(m->engine);
     free(m->logits);
     free(m);
@@ -205,11 +149,32 @@ static nb_status advance(nb_llm *m, uint32_t seq, const uint32_t *ids, size_t n,
     return NB_OK;
 }
 
-static bool is_eos(const nb_llm *m, uint32_t id)
+/* The handle's own limits: as the server's, but a temperature may be any. */
+static nb_status check_sampling(const nb_sampling *p, nb_error *err)
 {
-    for (size_t i = 0; i < m->n_eos; i++)
-        if (m->eos[i] == id) return true;
-    return false;
+    if (!(p->temperature >= 0) || isinf(p->temperature))
+        return nb_fail(err, NB_ERR_ARGUMENT, "temperature must be 0 or more, got %g", (double)p->temperature);
+    if (!(p->top_p > 0 && p->top_p <= 1))
+        return nb_fail(err, NB_ERR_ARGUMENT, "top_p must be in (0, 1], got %g", (double)p->top_p);
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return nb_fail(err, NB_ERR_ARGUMENT, "min_p must be in [0, 1], got %g", (double)p->min_p);
+    return NB_OK;
+}
+
+static nb_status new_sampler(const nb_llm *m, const nb_sampling *p, nb_sampler **out, nb_error *err)
+{
+    nb_sample_params sp;
+    nb_status s = check_sampling(p, err);
+    if (s != NB_OK) return s;
+    nb_sample_defaults(&sp);
+    sp.temperature = p->temperature;
+    sp.top_k = p->top_k;
+    sp.top_p = p->top_p;
+    sp.min_p = p->min_p;
+    sp.seed = p->seed;
+    sp.stop_ids = m->generation.eos;
+    sp.n_stop_ids = m->generation.n_eos;
+    return nb_sampler_new(&sp, nb_engine_model(m->engine)->vocab, NULL, 0, out, err);
 }
 
 /* Special tokens are not text, but for those that tell reasoning from answer. */
@@ -231,7 +196,10 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
                           nb_generation *result, nb_error *err)
 {
     nb_status s;
-    uint32_t seq, id;
+    uint32_t seq;
+    size_t n_top;
+    nb_sampled next;
+    nb_sampler *sampler = NULL;
     nb_buf piece = {0};
     nb_detok detok;
     *result = (nb_generation){.prompt_tokens = n};
@@ -242,8 +210,11 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         nb_error_remedy(err, "shorten the prompt or raise --max-model-len");
         return NB_ERR_LIMIT;
     }
-    if ((s = nb_sampling_check(sampling, err))) return s;
-    if ((s = nb_seq_open(m->engine, &seq, err))) return s;
+    if ((s = new_sampler(m, sampling, &sampler, err))) return s;
+    if ((s = nb_seq_open(m->engine, &seq, err))) {
+        nb_sampler_free(sampler);
+        return s;
+    }
     nb_detok_init(&detok, m->tok, true, true);
 
     double t0 = now();
@@ -251,18 +222,19 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     double t1 = now();
     result->prefill_seconds = t1 - t0;
     while (s == NB_OK) {
-        if ((s = nb_sample(m->sampler, sampling, m->logits, result->output_tokens, &id, err))) break;
-        result->stopped = is_eos(m, id);
+        if ((s = nb_sampler_choose(sampler, m->work, m->logits, &next, NULL, 0, &n_top, err))) break;
+        result->stopped = next.stop;
         if (result->stopped) break;
         result->output_tokens++;
-        push_token(m, &detok, id, &piece);
+        nb_sampler_push(sampler, next.chosen.id);
+        push_token(m, &detok, next.chosen.id, &piece);
         if (!nb_buf_ok(&piece))
             s = nb_fail_nomem(err, "text", piece.len);
         else if (piece.len && !text(ctx, piece.data, piece.len))
             s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
         nb_buf_clear(&piece);
         if (s != NB_OK || result->output_tokens == max_tokens || nb_seq_length(m->engine, seq) == room) break;
-        s = advance(m, seq, &id, 1, err);
+        s = advance(m, seq, &next.chosen.id, 1, err);
     }
     result->decode_seconds = now() - t1;
     nb_detok_flush(&detok, &piece);
@@ -270,6 +242,7 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     if (s == NB_OK && piece.len && !text(ctx, piece.data, piece.len))
         s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
     nb_buf_free(&piece);
+    nb_sampler_free(sampler);
     nb_seq_close(m->engine, seq);
     return s;
 }

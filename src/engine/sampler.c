@@ -1,27 +1,114 @@
+/*
+ * The sampler: masks and penalties, then greedy or one draw. Rows without masks and penalties are read in place; else they are copied,
+ * and only the tokens concerned change. A row is never sorted: top-k is a heap of k, top-p finds by a histogram of probabilities
+ * where the cut lies and puts only that bin in order.
+ */
 #include "engine/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-typedef struct candidate {
-    float p;
-    uint32_t id;
-} candidate;
+#include "base/mem.h"
+#include "engine/sample_work.h"
 
 struct nb_sampler {
-    size_t vocab;
-    candidate *c;
+    nb_sample_params p; /* its arrays are the ones below */
+    size_t vocab, output;
+    uint32_t *stop_ids, *bias_ids, *allowed, *bad;
+    float *bias;
+    size_t *bad_len;
+    uint32_t *tail; /* [tail_cap] the last output tokens, oldest first: what a bad word can begin with */
+    size_t n_tail, tail_cap;
+    uint32_t *count; /* [vocab] 0: not seen; else 1 + how often in the output. NULL without penalties */
+    uint32_t *seen;  /* [n_seen] the tokens of prompt and output, each once */
+    size_t n_seen;
 };
 
-nb_status nb_sampler_new(size_t vocab, nb_sampler **out, nb_error *err)
+nb_status nb_sample_work_new(size_t vocab, nb_sample_work **out, nb_error *err)
 {
-    nb_sampler *s = calloc(1, sizeof *s);
-    if (s) s->c = calloc(vocab, sizeof *s->c);
-    if (!s || !s->c) {
-        free(s);
-        return nb_fail_nomem(err, "a sampler", vocab * sizeof *s->c);
+    size_t chunks = nb_ceil_div(vocab, NB_ROW_CHUNK);
+    nb_sample_work *w = calloc(1, sizeof *w);
+    if (!w) return nb_fail_nomem(err, "a sampler", sizeof *w);
+    w->vocab = vocab;
+    w->row = calloc(vocab, sizeof *w->row);
+    w->q = calloc(vocab, sizeof *w->q);
+    w->id = calloc(vocab, sizeof *w->id);
+    w->best = calloc(vocab, sizeof *w->best);
+    w->peak = calloc(chunks, sizeof *w->peak);
+    w->sum = calloc(chunks, sizeof *w->sum);
+    if (!w->row || !w->q || !w->id || !w->best || !w->peak || !w->sum) {
+        nb_sample_work_free(w);
+        return nb_fail_nomem(err, "a sampler", 4 * vocab * sizeof *w->row);
     }
+    *out = w;
+    return NB_OK;
+}
+
+void nb_sample_work_free(nb_sample_work *w)
+{
+    if (!w) return;
+    free(w->row);
+    free(w->q);
+    free(w->id);
+    free(w->best);
+    free(w->peak);
+    free(w->sum);
+    free(w);
+}
+
+/* A copy of n items; NULL when there are none, or memory is out: then *ok is false. */
+static void *copy_of(const void *from, size_t n, size_t size, bool *ok)
+{
+    void *p = n ? calloc(n, size) : NULL;
+    if (p)
+        memcpy(p, from, n * size);
+    else if (n)
+        *ok = false;
+    return p;
+}
+
+static void see(nb_sampler *s, uint32_t id)
+{
+    if (s->count[id]) return;
+    s->count[id] = 1;
+    s->seen[s->n_seen++] = id;
+}
+
+nb_status nb_sampler_new(const nb_sample_params *p, size_t vocab, const uint32_t *prompt, size_t n_prompt,
+                         nb_sampler **out, nb_error *err)
+{
+    size_t n_bad = 0, longest = 1;
+    for (size_t i = 0; i < p->n_bad; i++) {
+        n_bad += p->bad_len[i];
+        if (p->bad_len[i] > longest) longest = p->bad_len[i];
+    }
+    nb_sampler *s = calloc(1, sizeof *s);
+    if (!s) return nb_fail_nomem(err, "a sampler", sizeof *s);
+    s->p = *p;
     s->vocab = vocab;
+    s->tail_cap = longest - 1;
+    if (p->temperature > 0 && p->temperature < 0.01f) s->p.temperature = 0.01f;
+    bool ok = true;
+    s->stop_ids = copy_of(p->stop_ids, p->n_stop_ids, sizeof *p->stop_ids, &ok);
+    s->bias_ids = copy_of(p->bias_ids, p->n_bias, sizeof *p->bias_ids, &ok);
+    s->bias = copy_of(p->bias, p->n_bias, sizeof *p->bias, &ok);
+    s->allowed = copy_of(p->allowed, p->allowed ? p->n_allowed : 0, sizeof *p->allowed, &ok);
+    s->bad = copy_of(p->bad, n_bad, sizeof *p->bad, &ok);
+    s->bad_len = copy_of(p->bad_len, p->n_bad, sizeof *p->bad_len, &ok);
+    if (ok && s->tail_cap) ok = (s->tail = calloc(s->tail_cap, sizeof *s->tail));
+    if (ok && (p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1)) {
+        s->count = calloc(vocab, sizeof *s->count);
+        s->seen = calloc(vocab, sizeof *s->seen);
+        ok = s->count && s->seen;
+    }
+    if (!ok) {
+        nb_sampler_free(s);
+        return nb_fail_nomem(err, "a sequence's sampler", vocab * sizeof *s->count);
+    }
+    if (s->count)
+        for (size_t i = 0; i < n_prompt; i++) see(s, prompt[i]);
     *out = s;
     return NB_OK;
 }
@@ -29,79 +116,162 @@ nb_status nb_sampler_new(size_t vocab, nb_sampler **out, nb_error *err)
 void nb_sampler_free(nb_sampler *s)
 {
     if (!s) return;
-    free(s->c);
+    free(s->stop_ids);
+    free(s->bias_ids);
+    free(s->bias);
+    free(s->allowed);
+    free(s->bad);
+    free(s->bad_len);
+    free(s->tail);
+    free(s->count);
+    free(s->seen);
     free(s);
 }
 
-nb_status nb_sampling_check(const nb_sampling *p, nb_error *err)
+void nb_sampler_push(nb_sampler *s, uint32_t id)
 {
-    if (!(p->temperature >= 0) || isinf(p->temperature))
-        return nb_fail(err, NB_ERR_ARGUMENT, "temperature must be 0 or more, got %g", (double)p->temperature);
-    if (!(p->top_p > 0 && p->top_p <= 1))
-        return nb_fail(err, NB_ERR_ARGUMENT, "top_p must be in (0, 1], got %g", (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return nb_fail(err, NB_ERR_ARGUMENT, "min_p must be in [0, 1], got %g", (double)p->min_p);
-    return NB_OK;
+    s->output++;
+    if (s->count) {
+        see(s, id);
+        s->count[id]++;
+    }
+    if (!s->tail_cap) return;
+    if (s->n_tail == s->tail_cap) {
+        s->n_tail--;
+        memmove(s->tail, s->tail + 1, s->n_tail * sizeof *s->tail);
+    }
+    s->tail[s->n_tail++] = id;
 }
 
-uint32_t nb_argmax(const float *v, size_t n)
+size_t nb_sampler_output(const nb_sampler *s)
 {
-    size_t best = 0;
-    for (size_t i = 1; i < n; i++)
-        if (v[i] > v[best]) best = i;
-    return (uint32_t)best;
+    return s->output;
 }
 
-/* True when a is drawn before b: more probable, equals by id, so that the order is one. */
-static bool before(candidate a, candidate b)
+static bool is_stop(const nb_sampler *s, uint32_t id)
 {
-    return a.p > b.p || (a.p == b.p && a.id < b.id);
+    for (size_t i = 0; i < s->p.n_stop_ids; i++)
+        if (s->stop_ids[i] == id) return true;
+    return false;
 }
 
-static void sift_down(candidate *heap, size_t n, size_t i)
+static bool changes_logits(const nb_sampler *s)
 {
-    for (;;) {
-        size_t c = 2 * i + 1;
-        if (c >= n) return;
-        if (c + 1 < n && before(heap[c + 1], heap[c])) c++;
-        if (!before(heap[c], heap[i])) return;
-        candidate t = heap[i];
-        heap[i] = heap[c];
-        heap[c] = t;
-        i = c;
+    return s->allowed || s->p.n_bad || s->output < s->p.min_tokens || s->p.n_bias || s->count;
+}
+
+/* Masks the last token of each bad word whose other tokens are the newest of the output. */
+static void mask_bad_words(const nb_sampler *s, float *row)
+{
+    const uint32_t *word = s->bad;
+    for (size_t i = 0; i < s->p.n_bad; word += s->bad_len[i++]) {
+        size_t prefix = s->bad_len[i] - 1;
+        if (prefix > s->n_tail) continue;
+        if (!prefix || memcmp(s->tail + s->n_tail - prefix, word, prefix * sizeof *word) == 0)
+            row[word[prefix]] = -INFINITY;
     }
 }
 
-/* Takes the most probable of the heap c[0 .. *n) and puts it where the heap ends now, c[*n - 1]; *n shrinks by one. */
-static double pop(candidate *c, size_t *n)
+/* vllm/model_executor/layers/utils.py, apply_penalties: repetition first, the others from its result. */
+static void penalise(const nb_sampler *s, float *row)
 {
-    candidate best = c[0];
-    c[0] = c[--*n];
-    sift_down(c, *n, 0);
-    c[*n] = best;
-    return best.p;
+    float rep = s->p.repetition_penalty;
+    for (size_t i = 0; i < s->n_seen; i++) {
+        uint32_t id = s->seen[i], n = s->count[id] - 1;
+        float l = row[id];
+        /* a tiny penalty makes a logit huge, but never the infinity that stands for a broken model */
+        if (rep != 1) l = fminf(l > 0 ? l / rep : l * rep, FLT_MAX);
+        l -= s->p.frequency_penalty * (float)n;
+        if (n) l -= s->p.presence_penalty;
+        row[id] = l;
+    }
 }
 
-/* Applies top-k, then top-p to what it left. The kept ones end up at the end of c, the most probable last; the rest is never
- * sorted. Returns their number and mass. */
-static size_t keep_best(candidate *c, size_t n, const nb_sampling *p, double *mass)
+static void change_logits(const nb_sampler *s, const float *logits, float *row)
 {
-    double total = 0;
-    size_t left = n, kept = 0;
-    bool few = p->top_k && p->top_k < n;
-    *mass = 0;
-    if (!few) {
-        for (size_t i = 0; i < n; i++) total += c[i].p;
-        if (p->top_p >= 1) {
-            *mass = total;
-            return n;
+    if (s->allowed) {
+        for (size_t i = 0; i < s->vocab; i++) row[i] = -INFINITY;
+        for (size_t i = 0; i < s->p.n_allowed; i++) row[s->allowed[i]] = logits[s->allowed[i]];
+    } else {
+        memcpy(row, logits, s->vocab * sizeof *row);
+    }
+    mask_bad_words(s, row);
+    if (s->output < s->p.min_tokens)
+        for (size_t i = 0; i < s->p.n_stop_ids; i++)
+            if (s->stop_ids[i] < s->vocab) row[s->stop_ids[i]] = -INFINITY;
+    for (size_t i = 0; i < s->p.n_bias; i++) row[s->bias_ids[i]] += fminf(fmaxf(s->bias[i], -100), 100);
+    if (s->count) penalise(s, row);
+}
+
+/* Candidates: w->q [n], in the order of their tokens. Their tokens are w->id [n], or all of the vocabulary when ids is false. */
+typedef struct candidates {
+    size_t n;
+    bool ids;
+    double mass; /* the sum of q */
+} candidates;
+
+/* The k best of the row and those that equal the k-th, their logits in w->q. */
+static candidates keep_top_k(nb_sample_work *w, const float *row, size_t k)
+{
+    size_t n = 0;
+    nb_row_select(row, w->vocab, w->peak, k, w->best);
+    float least = row[w->best[0]];
+    for (size_t i = 0; i < w->vocab; i += NB_ROW_CHUNK) {
+        if (w->peak[i / NB_ROW_CHUNK] < least) continue;
+        size_t end = w->vocab - i < NB_ROW_CHUNK ? w->vocab : i + NB_ROW_CHUNK;
+        for (size_t j = i; j < end; j++) {
+            if (row[j] < least) continue;
+            w->q[n] = row[j];
+            w->id[n++] = (uint32_t)j;
         }
     }
-    for (size_t i = n / 2; i-- > 0;) sift_down(c, n, i);
-    while (few && n - left < p->top_k) total += pop(c, &left);
-    while (kept < (few ? p->top_k : n) && *mass < p->top_p * total)
-        *mass += few ? c[n - 1 - kept].p : pop(c, &left), kept++;
-    return kept;
+    return (candidates){.n = n, .ids = true};
+}
+
+/* Leaves those that are not less likely than `least`, and of those that equal it the first ones up to index `last`. */
+static void drop_below(nb_sample_work *w, candidates *c, float least, uint32_t last)
+{
+    size_t n = 0;
+    double mass = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (w->q[i] < least || (w->q[i] == least && i > last)) continue;
+        if (n % NB_ROW_CHUNK == 0) w->sum[n / NB_ROW_CHUNK] = 0;
+        w->sum[n / NB_ROW_CHUNK] += w->q[i];
+        mass += w->q[i];
+        w->id[n] = c->ids ? w->id[i] : (uint32_t)i;
+        w->q[n++] = w->q[i];
+    }
+    *c = (candidates){.n = n, .ids = true, .mass = mass};
+}
+
+/* q in [0, 1], in the order of q. */
+static size_t bin_of(float q)
+{
+    uint32_t bits;
+    memcpy(&bits, &q, sizeof bits);
+    return bits >> 19;
+}
+
+/* Leaves the fewest most probable whose mass reaches top_p of all. */
+static void keep_top_p(nb_sample_work *w, candidates *c, float top_p)
+{
+    memset(w->mass, 0, sizeof w->mass);
+    for (size_t i = 0; i < c->n; i++) w->mass[bin_of(w->q[i])] += w->q[i];
+    double all = 0, have = 0;
+    for (size_t b = 0; b < NB_MASS_BINS; b++) all += w->mass[b];
+    size_t bin = NB_MASS_BINS - 1, n = 0;
+    while (bin && have + w->mass[bin] < top_p * all) have += w->mass[bin--];
+    /* the cut is inside this bin: take its members in order */
+    for (size_t i = 0; i < c->n; i++)
+        if (bin_of(w->q[i]) == bin) w->best[n++] = (uint32_t)i;
+    nb_row_sort(w->q, w->best, n);
+    uint32_t last = 0;
+    for (size_t i = 0; i < n; i++) {
+        last = w->best[i];
+        have += w->q[last];
+        if (have >= top_p * all) break;
+    }
+    drop_below(w, c, w->q[last], last);
 }
 
 /* A uniform number in [0, 1) for one draw: splitmix64 of (seed, step). */
@@ -113,32 +283,71 @@ static double uniform(uint64_t seed, uint64_t step)
     return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-nb_status nb_sample(nb_sampler *s, const nb_sampling *p, const float *logits, uint64_t step, uint32_t *token,
-                    nb_error *err)
+/* The candidate at u in [0, 1) of the mass: first its chunk, then itself. Sums are rounded: what falls off an end gets the last one
+ * before it that can be drawn at all. */
+static uint32_t draw(const nb_sample_work *w, const candidates *c, double u)
 {
-    for (size_t i = 0; i < s->vocab; i++) {
-        if (!isnan(logits[i]) && logits[i] != INFINITY) continue;
-        nb_fail(err, NB_ERR_FORMAT, "the logit of token %zu is %s: the model gives no answer", i,
-                isnan(logits[i]) ? "nan" : "inf");
-        nb_error_remedy(err, "run `nibble check` on the folder to find the tensor at fault");
-        return NB_ERR_FORMAT;
+    size_t chunks = nb_ceil_div(c->n, NB_ROW_CHUNK), chunk = 0;
+    u *= c->mass;
+    for (size_t k = 0; k < chunks; k++) {
+        if (!(w->sum[k] > 0)) continue;
+        chunk = k;
+        if (u < w->sum[k]) break;
+        u -= w->sum[k];
     }
-    uint32_t best = nb_argmax(logits, s->vocab);
-    if (logits[best] == -INFINITY)
-        return nb_fail(err, NB_ERR_FORMAT, "every token is masked: there is nothing to choose from");
-    *token = best;
-    if (p->temperature == 0) return NB_OK;
+    size_t i = chunk * NB_ROW_CHUNK, end = c->n - i < NB_ROW_CHUNK ? c->n : i + NB_ROW_CHUNK, at = i;
+    for (; i < end; i++) {
+        if (!(w->q[i] > 0)) continue;
+        at = i;
+        if (u < w->q[i]) break;
+        u -= w->q[i];
+    }
+    return c->ids ? w->id[at] : (uint32_t)at;
+}
 
-    float top = logits[best], t = p->temperature;
-    size_t n = 0;
-    for (size_t i = 0; i < s->vocab; i++) {
-        float q = expf((logits[i] - top) / t); /* relative to the best, whose q is 1 */
-        if (q > 0 && q >= p->min_p) s->c[n++] = (candidate){q, (uint32_t)i};
+static uint32_t sample(const nb_sampler *s, nb_sample_work *w, const float *row, uint32_t best)
+{
+    const nb_sample_params *p = &s->p;
+    candidates c = {.n = w->vocab};
+    if (p->top_k && p->top_k < w->vocab) c = keep_top_k(w, row, p->top_k);
+    c.mass = nb_row_exp(c.ids ? w->q : row, c.n, row[best], p->temperature, w->q, w->sum);
+    if (p->min_p > 0) drop_below(w, &c, p->min_p, UINT32_MAX);
+    if (p->top_p < 1) keep_top_p(w, &c, p->top_p);
+    return draw(w, &c, uniform(p->seed, s->output));
+}
+
+nb_status nb_sampler_choose(const nb_sampler *s, nb_sample_work *w, const float *logits, nb_sampled *out,
+                            nb_logprob *top, size_t cap, size_t *n_top, nb_error *err)
+{
+    uint32_t best;
+    double norm = 0;
+    const float *row = logits;
+    bool logprobs = s->p.logprobs != -1;
+    *n_top = 0;
+    nb_status st = nb_sample_scan(w, logits, &best, err);
+    if (st != NB_OK) return st;
+    if (logprobs) {
+        norm = nb_logprobs_norm(w, logits, best);
+        *n_top = nb_logprobs_top(w, logits, norm, s->p.logprobs, top, cap);
     }
-    double mass;
-    size_t kept = keep_best(s->c, n, p, &mass), i = n - 1;
-    double u = uniform(p->seed, step) * mass;
-    while (i > n - kept && u >= s->c[i].p) u -= s->c[i--].p;
-    *token = s->c[i].id;
+    if (changes_logits(s)) {
+        change_logits(s, logits, w->row);
+        row = w->row;
+        nb_row_scan(row, w->vocab, w->peak, &best);
+        if (row[best] == -INFINITY)
+            return nb_fail(err, NB_ERR_ARGUMENT,
+                           "allowed_token_ids, bad_words and min_tokens leave no token to choose from");
+    }
+    uint32_t id = s->p.temperature == 0 ? best : sample(s, w, row, best);
+    *out = (nb_sampled){.chosen.id = id, .stop = s->output >= s->p.min_tokens && is_stop(s, id)};
+    if (logprobs) out->chosen = nb_logprobs_one(w, logits, norm, id);
     return NB_OK;
+}
+
+uint32_t nb_argmax(const float *v, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (v[i] > v[best]) best = i;
+    return (uint32_t)best;
 }
