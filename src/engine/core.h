@@ -9,7 +9,7 @@
 #define NB_ENGINE_CORE_H
 
 #include "base/hist.h"
-#include "engine/engine.h"
+#include "engine/guard.h"
 #include "engine/sampler.h"
 #include "engine/sched.h"
 #include "text/tokenizer.h"
@@ -130,14 +130,7 @@ typedef struct nb_core_stats {
 void nb_core_read(const nb_core *c, nb_core_stats *out);
 const nb_hist *nb_core_iteration_tokens(const nb_core *c); /* tokens of each step */
 
-/* What the guard did: one entry a culprit (layer, operator, module) and rung of the ladder. */
-typedef struct nb_guard_count {
-    int layer;
-    char operator_name[24], module[128];
-    char rung[16]; /* "clean", "dynamic", "exact", "bf16"; "failed": nothing helped */
-    uint64_t count;
-} nb_guard_count;
-/* Copies at most cap entries; returns how many there are. Any thread. */
+/* What the guard did (guard.h). Copies at most cap entries; returns how many there are. Any thread. */
 size_t nb_core_guard(const nb_core *c, nb_guard_count *out, size_t cap);
 
 #endif

@@ -22,8 +22,11 @@ struct nb_engine {
     nb_pages *pages;
     sequence *seqs;              /* [max_seqs] */
     uint32_t *seq, *pos, *token; /* [max_rows] the step's rows */
-    uint32_t *part, *part_row;   /* [max_rows] which part and which of its tokens a row is */
-    uint32_t *which;             /* [max_rows] rows whose logits are wanted */
+    nb_logit_row *at;            /* [max_rows] which part and which of its tokens a row is */
+    uint32_t *which;             /* [max_rows] rows whose logits are wanted, and what they are */
+    nb_logit_row *wanted;        /* [max_rows] */
+    nb_bad_rows bad;             /* [max_rows] of a checked step */
+    size_t *first_bad;           /* [max_seqs] by part */
     const nb_step_part *parts;   /* [n_parts] of the step that runs, with its rows in all */
     size_t n_parts, rows;
     uint64_t step;     /* how many were laid out */
@@ -39,11 +42,14 @@ static nb_status take_memory(nb_engine *e, nb_error *err)
     e->seq = calloc(n, sizeof *e->seq);
     e->pos = calloc(n, sizeof *e->pos);
     e->token = calloc(n, sizeof *e->token);
-    e->part = calloc(n, sizeof *e->part);
-    e->part_row = calloc(n, sizeof *e->part_row);
+    e->at = calloc(n, sizeof *e->at);
     e->which = calloc(n, sizeof *e->which);
+    e->wanted = calloc(n, sizeof *e->wanted);
+    e->bad.row = calloc(n, sizeof *e->bad.row);
+    e->first_bad = calloc(e->opt.max_seqs, sizeof *e->first_bad);
     e->host = calloc(host, sizeof *e->host);
-    if (!e->seqs || !e->seq || !e->pos || !e->token || !e->part || !e->part_row || !e->which || !e->host)
+    if (!e->seqs || !e->seq || !e->pos || !e->token || !e->at || !e->which || !e->wanted || !e->bad.row ||
+        !e->first_bad || !e->host)
         return nb_fail_nomem(err, "step buffers", host * sizeof *e->host);
     nb_status s = e->x->ops->tensor_new(e->x, false, LOGIT_ROWS, e->m->vocab, &e->logits, err);
     if (s != NB_OK) return s;
@@ -117,9 +123,11 @@ void nb_engine_free(nb_engine *e)
     free(e->seq);
     free(e->pos);
     free(e->token);
-    free(e->part);
-    free(e->part_row);
+    free(e->at);
     free(e->which);
+    free(e->wanted);
+    free(e->bad.row);
+    free(e->first_bad);
     free(e->host);
     free(e);
 }
@@ -137,6 +145,11 @@ const nb_engine_options *nb_engine_limits(const nb_engine *e)
 uint64_t nb_engine_kv_bytes(const nb_engine *e)
 {
     return nb_pages_bytes(e->pages);
+}
+
+nb_pool *nb_engine_pool(nb_engine *e)
+{
+    return e->pool;
 }
 
 nb_pages *nb_engine_pages(nb_engine *e)
@@ -211,8 +224,7 @@ static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size
             e->seq[r] = parts[p].seq;
             e->pos[r] = (uint32_t)(s->committed + i);
             e->token[r] = parts[p].tokens[i];
-            e->part[r] = (uint32_t)p;
-            e->part_row[r] = (uint32_t)i;
+            e->at[r] = (nb_logit_row){(uint32_t)p, (uint32_t)i};
         }
     }
     *rows = r;
@@ -224,25 +236,44 @@ static void emit_hidden(nb_engine *e, int layer, size_t rows, const nb_step_out 
     const nb_tensor *h = e->m->fwd->hidden(e->m);
     for (size_t r = 0; r < rows; r++) {
         e->x->ops->tensor_read(e->x, h, r, 1, e->host);
-        out->hidden(out->ctx, layer, e->part[r], e->part_row[r], e->host);
+        out->hidden(out->ctx, layer, e->at[r].part, e->at[r].row, e->host);
     }
 }
 
-static void emit_logits(nb_engine *e, const nb_step_part *parts, size_t rows, const nb_step_out *out)
+/* After the last layer: which parts have a row that is not finite, and which is the first of each. */
+static void find_bad(nb_engine *e)
+{
+    e->x->ops->finite(e->x, e->m->fwd->hidden(e->m), 0, e->rows, e->bad.row);
+    for (size_t p = 0; p < e->n_parts; p++) e->first_bad[p] = e->parts[p].n;
+    for (size_t r = e->rows; r-- > 0;)
+        if (e->bad.row[r]) e->first_bad[e->at[r].part] = e->at[r].row;
+}
+
+size_t nb_step_bad(const nb_engine *e, size_t part)
+{
+    return e->first_bad[part];
+}
+
+static void emit_logits(nb_engine *e, const nb_step_out *out)
 {
     size_t n = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const nb_step_part *p = &parts[e->part[r]];
-        if (p->all_logits || e->part_row[r] + 1 == p->n) e->which[n++] = (uint32_t)r;
+    for (size_t r = 0; r < e->rows; r++) {
+        const nb_logit_row at = e->at[r];
+        const nb_step_part *p = &e->parts[at.part];
+        if (p->no_logits || (!p->all_logits && at.row + 1 != p->n)) continue;
+        if (out->check && at.row >= e->first_bad[at.part]) continue;
+        e->wanted[n] = at;
+        e->which[n++] = (uint32_t)r;
     }
     for (size_t i = 0; i < n; i += LOGIT_ROWS) {
         size_t tile = n - i < LOGIT_ROWS ? n - i : LOGIT_ROWS;
+        const nb_logit_row *at = e->wanted + i;
         e->m->fwd->head(e->m, e->which + i, tile, e->logits);
         if (e->x->err.status) return;
         e->x->ops->tensor_read(e->x, e->logits, 0, tile, e->host);
-        for (size_t j = 0; j < tile; j++)
-            out->logits(out->ctx, e->part[e->which[i + j]], e->part_row[e->which[i + j]],
-                        e->host + j * e->m->vocab);
+        if (out->tile) out->tile(out->ctx, at, tile, e->host);
+        for (size_t j = 0; out->logits && j < tile; j++)
+            out->logits(out->ctx, at[j].part, at[j].row, e->host + j * e->m->vocab);
     }
 }
 
@@ -305,18 +336,25 @@ nb_status nb_step_end(nb_engine *e, const nb_step_out *out, nb_error *err)
 {
     e->x->layer = (int)e->m->cfg.n_layers;
     e->m->fwd->end(e->m);
-    if (out && out->logits) emit_logits(e, e->parts, e->rows, out);
+    if (out && out->check && !e->x->err.status) find_bad(e);
+    if (out && (out->logits || out->tile)) emit_logits(e, out);
     return give_up(e, err);
 }
 
 nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
                          nb_error *err)
 {
+    if (out && out->check) {
+        memset(e->bad.row, 0, e->opt.max_rows);
+        e->bad.op = NULL;
+        e->x->bad = &e->bad;
+    }
     nb_status s = nb_step_begin(e, parts, n, err);
-    if (s != NB_OK || !e->rows) return s;
-    for (int l = 0; s == NB_OK && l < e->m->cfg.n_layers; l++) {
+    for (int l = 0; s == NB_OK && e->rows && l < e->m->cfg.n_layers; l++) {
         s = nb_step_layer(e, l, out, err);
         nb_step_release(e, l);
     }
-    return s == NB_OK ? nb_step_end(e, out, err) : s;
+    if (s == NB_OK && e->rows) s = nb_step_end(e, out, err);
+    e->x->bad = NULL;
+    return s;
 }

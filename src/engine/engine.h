@@ -3,7 +3,7 @@
  * committed length and writes their cache rows as pending; the caller then commits the first n rows of a sequence or discards
  * them. All memory is taken in nb_engine_new.
  *
- * The scheduler and the server of later work drive this interface; run and eval drive it directly.
+ * The engine thread (core.h) drives it for a server, run and eval directly.
  */
 #ifndef NB_ENGINE_ENGINE_H
 #define NB_ENGINE_ENGINE_H
@@ -35,6 +35,7 @@ void nb_engine_free(nb_engine *e);
 const nb_model *nb_engine_model(const nb_engine *e);
 const nb_engine_options *nb_engine_limits(const nb_engine *e); /* as in force: zeros resolved */
 uint64_t nb_engine_kv_bytes(const nb_engine *e);               /* taken for the cache */
+nb_pool *nb_engine_pool(nb_engine *e);                         /* idle between steps, and in their tiles */
 nb_pages *nb_engine_pages(nb_engine *e);                       /* the engine's: for a scheduler */
 
 /* Sequences are slots 0 … max_seqs - 1. Opening takes the lowest free one; NB_ERR_LIMIT when there is none. */
@@ -50,14 +51,25 @@ typedef struct nb_step_part {
     const uint32_t *tokens; /* the next n tokens of the sequence */
     size_t n;
     bool all_logits; /* logits of every token, else of the last alone */
+    bool no_logits;  /* of none, and all_logits is not looked at: a prompt's chunk that is not its last */
 } nb_step_part;
 
-/* What a step hands out, row by row, in order. row counts the part's tokens. May be NULL. */
+/* A row of logits: token `row` of part `part`. */
+typedef struct nb_logit_row {
+    uint32_t part, row;
+} nb_logit_row;
+
+/* What a step hands out, in order of parts and tokens. May be NULL. */
 typedef struct nb_step_out {
     void (*logits)(void *ctx, size_t part, size_t row, const float *logits); /* [vocab] */
     void (*hidden)(void *ctx, int layer, size_t part, size_t row,
                    const float *h); /* [hidden_cols], each layer's output */
     void *ctx;
+    /* Instead of logits: up to 32 rows at once, logits [n][vocab], so that they can be sampled in parallel. */
+    void (*tile)(void *ctx, const nb_logit_row *rows, size_t n, const float *logits);
+    /* nb_engine_step looks for rows that put a value that is not finite into the cache, or leave the last layer with one. Logits
+     * of such a row and of its part's later ones are not handed out, and nb_step_bad names it. */
+    bool check;
 } nb_step_out;
 
 /* Runs the parts (at most max_rows tokens in all) as one batch. NB_ERR_LIMIT when a sequence would pass max_context, or when there
@@ -65,6 +77,8 @@ typedef struct nb_step_out {
  * After another error the rows are discarded. */
 nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
                          nb_error *err);
+/* After a checked step: the first token of the part whose row is not finite; the part's n when there is none. */
+size_t nb_step_bad(const nb_engine *e, size_t part);
 /* The same piece by piece, for who runs two models side by side: begin, then for each layer in turn nb_step_layer and
  * nb_step_release, then end. parts must live until the end. After nb_step_layer the layer's weights stay until nb_step_release,
  * which is called after a failure too. */

@@ -21,6 +21,14 @@
 typedef struct nb_tensor nb_tensor; /* [rows, cols] F32 or I32 on the back end */
 typedef struct nb_weight nb_weight; /* one packed matrix on the back end */
 
+/* How a linear's input is made. */
+typedef enum nb_input {
+    NB_INPUT_ARITH,   /* as the arithmetic says */
+    NB_INPUT_PLAIN,   /* F32 as it is */
+    NB_INPUT_BF16,    /* rounded to BF16 */
+    NB_INPUT_DYNAMIC, /* quantised to NVFP4 with the row's own scale */
+} nb_input;
+
 /* One linear as the model and the doctor name it. */
 typedef struct nb_linear {
     const char *module; /* stored module name, owned by the model */
@@ -31,7 +39,14 @@ typedef struct nb_linear {
     float input_gs, input_multiplier; /* the scale as the kernel's divisor-like gs, and as a multiplier */
     bool fp4_input; /* w4a4 quantises the input: an NVFP4 weight, or what an emulation made of one */
     int split;      /* nb_split of the architecture's table */
+    nb_input input; /* NB_INPUT_ARITH but in an override */
 } nb_linear;
+
+/* A linear that a step computes otherwise (engine/guard.h): where `of` is called, `as` runs. Taps still speak of `of`. */
+typedef struct nb_override {
+    const nb_linear *of;
+    nb_linear as; /* same shape, blocks and module */
+} nb_override;
 
 /* One call: `count` linears that share the input x.
  *   dense:          y[i] [T, n_i] = x [T, k] W_i^T
@@ -141,6 +156,14 @@ typedef struct nb_tap {
     size_t divide;
 } nb_tap;
 
+/* Rows that wrote a value that is not finite into the cache (store, compress), for who asks. */
+typedef struct nb_bad_rows {
+    uint8_t *row;   /* [max_rows] set to 1, never to 0 */
+    const char *op; /* the first such operator, or NULL; with its layer and the parameter that it read */
+    int layer;
+    const nb_tensor *param;
+} nb_bad_rows;
+
 /* What a forward pass runs with. Made by nb_cpu_exec_new; rows and kv are set by the engine for each step. */
 struct nb_exec {
     const nb_ops *ops;
@@ -156,7 +179,10 @@ struct nb_exec {
     const nb_kv *kv;
     void (*tap)(void *ctx, nb_exec *x, const nb_tap *t); /* NULL: nobody watches */
     void *tap_ctx;
-    nb_error err; /* status NB_OK until something fails */
+    const nb_override *overrides; /* [n_overrides] of this step */
+    size_t n_overrides;
+    nb_bad_rows *bad; /* NULL: nobody asks */
+    nb_error err;     /* status NB_OK until something fails */
 };
 
 /* Reads rows [row, row + rows) of a matrix in nb_pack_rows's form; called from the packing threads. */
@@ -223,6 +249,8 @@ struct nb_ops {
     void (*mhc_head)(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y);
     void (*gather)(nb_exec *x, const nb_tensor *in, const uint32_t *which, size_t n,
                    nb_tensor *y); /* rows which[0..n) */
+    /* Sets bad[i] to 1 where row `row` + i of t holds a NaN or an infinity. */
+    void (*finite)(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, uint8_t *bad);
 };
 
 /* Runs the table on the host's cores. kernels: "auto", "generic", "avx2". pool is borrowed. NB_ERR_ARGUMENT when the machine

@@ -99,22 +99,23 @@ static nb_status describe_linear(loader *ld, const nb_arch_tensor *row, int64_t 
     return NB_OK;
 }
 
-static nb_status pack_linear(nb_model *m, nb_linear *l, const nb_linear_src *src, nb_error *err)
+nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight **out,
+                        nb_error *err)
 {
     row_source rs = {m->ckpt, src};
     size_t code_bytes = nb_linear_code_bytes(src, 1), scale_bytes = nb_linear_scale_bytes(src, 1);
     if (src->to_bf16)
         return m->x->ops->weight_new(m->x, NB_FMT_BF16, l->n, l->k, 0, 1.0f, l->blocks, 2 * l->k, 0,
-                                     read_rows_bf16, &rs, &l->w, err);
+                                     read_rows_bf16, &rs, out, err);
     return m->x->ops->weight_new(m->x, src->format, l->n, l->k, nb_linear_scale_k(src), src->multiplier,
-                                 l->blocks, code_bytes, scale_bytes, read_rows, &rs, &l->w, err);
+                                 l->blocks, code_bytes, scale_bytes, read_rows, &rs, out, err);
 }
 
 /* Packs the linears of one slot and counts their bytes. */
 static nb_status pack_slot(nb_model *m, nb_slot *slot, nb_error *err)
 {
     for (size_t i = 0; i < slot->n_lin; i++) {
-        nb_status s = pack_linear(m, &slot->lin[i], &slot->src[i], err);
+        nb_status s = nb_model_pack(m, &slot->lin[i], &slot->src[i], &slot->lin[i].w, err);
         if (s != NB_OK) return s;
     }
     return NB_OK;

@@ -78,6 +78,11 @@ void nb_model_free(nb_model *m);
 const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err);
 void nb_model_release(nb_model *m, int l);
 
+/* Packs a linear's weight once more, as src says (another map of scale bytes, BF16): beside the model's own, which stays as it is.
+ * Free with ops->weight_free. */
+nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight **out,
+                        nb_error *err);
+
 /* For open and prepare. */
 nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_error *err);
 nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);

@@ -42,6 +42,27 @@ void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows)
     nb_cpu_tell_of(x, op, out, rows, NULL, NULL, NULL);
 }
 
+/* Without its sign, a value that is not finite is the only one whose bits reach 2^31 when one exponent step is added. Sixteen at
+ * a time and no early end, so that compilers make vectors of it. */
+bool nb_cpu_finite(const float *v, size_t n)
+{
+    uint32_t any[16] = {0}, all = 0;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t j = 0; j < 16; j++) any[j] |= (nb_f32_bits(v[i + j]) & 0x7FFFFFFF) + 0x00800000;
+    for (; i < n; i++) all |= (nb_f32_bits(v[i]) & 0x7FFFFFFF) + 0x00800000;
+    for (size_t j = 0; j < 16; j++) all |= any[j];
+    return !(all >> 31);
+}
+
+void nb_cpu_bad(nb_exec *x, const char *op, const nb_tensor *param)
+{
+    if (x->bad->op) return;
+    x->bad->op = op;
+    x->bad->layer = x->layer;
+    x->bad->param = param;
+}
+
 static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
 {
     size_t n;
@@ -276,6 +297,7 @@ static void add_periodic(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_
         for (size_t c = 0; c < t->cols; c++) y[c] += b[c];
         nb_cpu_round(x, y, t->cols);
     }
+    nb_cpu_tell_of(x, "add_periodic", t, x->rows.n, table, NULL, NULL);
 }
 
 static void gather(nb_exec *x, const nb_tensor *in, const uint32_t *which, size_t n, nb_tensor *y)
@@ -283,6 +305,26 @@ static void gather(nb_exec *x, const nb_tensor *in, const uint32_t *which, size_
     if (x->err.status) return;
     for (size_t i = 0; i < n; i++)
         memcpy(y->f + i * y->cols, in->f + which[i] * in->cols, in->cols * sizeof *y->f);
+}
+
+typedef struct finite_job {
+    const nb_tensor *t;
+    size_t row;
+    uint8_t *bad;
+} finite_job;
+
+static void finite_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const finite_job *j = ctx;
+    for (size_t r = begin; r < end; r++)
+        if (!nb_cpu_finite(j->t->f + (j->row + r) * j->t->cols, j->t->cols)) j->bad[r] = 1;
+}
+
+static void finite(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, uint8_t *bad)
+{
+    if (x->err.status) return;
+    finite_job j = {t, row, bad};
+    nb_cpu_rows(x, rows, t->cols / 4, finite_rows, &j);
 }
 
 static const nb_ops cpu_ops = {
@@ -315,6 +357,7 @@ static const nb_ops cpu_ops = {
     .mhc_post = nb_cpu_mhc_post,
     .mhc_head = nb_cpu_mhc_head,
     .gather = gather,
+    .finite = finite,
 };
 
 nb_status nb_cpu_exec_new(const char *kernels, nb_pool *pool, size_t max_rows, nb_exec **out, nb_error *err)

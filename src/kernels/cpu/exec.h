@@ -49,6 +49,11 @@ void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows);
 void nb_cpu_tell_of(nb_exec *x, const char *op, const nb_tensor *out, size_t rows, const nb_tensor *p0,
                     const nb_tensor *p1, const nb_tensor *p2);
 
+/* False: one of the n values is NaN or infinite. */
+bool nb_cpu_finite(const float *v, size_t n);
+/* Remembers op as the first that brought something into the cache that is not finite. */
+void nb_cpu_bad(nb_exec *x, const char *op, const nb_tensor *param);
+
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);
 void nb_cpu_linear(nb_exec *x, const nb_linear_call *c);

@@ -1,5 +1,6 @@
 /* Positions and the cache on the CPU: rotary embedding, storing rows, attention, DeepSeek-V4's compressors and indexer. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -53,11 +54,16 @@ void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor
 {
     if (x->err.status) return;
     const nb_kv_stream *s = &x->kv->streams[stream];
+    bool bad = false;
     for (size_t t = 0; t < x->rows.n; t++) {
         float *row = nb_kv_row(s, x->rows.seq[t], x->rows.pos[t] / s->decl.tokens_per_row);
         memcpy(row, a->f + t * a->cols, a->cols * sizeof *row);
         if (b) memcpy(row + a->cols, b->f + t * b->cols, b->cols * sizeof *row);
+        if (!x->bad || nb_cpu_finite(row, a->cols + (b ? b->cols : 0))) continue;
+        x->bad->row[t] = 1;
+        bad = true;
     }
+    if (bad) nb_cpu_bad(x, "store", NULL);
 }
 
 /* Rows of a compressed stream that the query at pos may see: those whose last token is at or before it. */
@@ -165,11 +171,12 @@ static void pool_entry(nb_exec *x, const nb_compress_call *c, uint32_t seq, size
 typedef struct compress_job {
     nb_exec *x;
     const nb_compress_call *c;
+    atomic_bool bad; /* some entry is not finite */
 } compress_job;
 
 static void compress_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
-    const compress_job *j = ctx;
+    compress_job *j = ctx;
     const nb_compress_call *c = j->c;
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     const nb_kv_stream *out = &j->x->kv->streams[c->out_stream];
@@ -191,14 +198,19 @@ static void compress_rows(void *ctx, size_t thread, size_t begin, size_t end)
             r[2 * i + 1] = a * sn + b * cs;
         }
         nb_cpu_round(j->x, e, c->d);
+        if (j->x->bad && !nb_cpu_finite(e, c->d)) {
+            j->x->bad->row[t] = 1;
+            atomic_store_explicit(&j->bad, true, memory_order_relaxed);
+        }
     }
 }
 
 void nb_cpu_compress(nb_exec *x, const nb_compress_call *c)
 {
     if (x->err.status) return;
-    compress_job j = {x, c};
+    compress_job j = {.x = x, .c = c};
     nb_cpu_rows(x, x->rows.n, c->d * 64, compress_rows, &j);
+    if (j.bad) nb_cpu_bad(x, "compress", c->norm);
 }
 
 typedef struct index_job {

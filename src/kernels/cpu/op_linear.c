@@ -15,8 +15,22 @@
 
 typedef enum input_kind { IN_PLAIN, IN_BF16, IN_STATIC, IN_DYNAMIC } input_kind;
 
+/* What runs where the model calls l. */
+static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
+{
+    for (size_t i = 0; i < x->n_overrides; i++)
+        if (x->overrides[i].of == l) return &x->overrides[i].as;
+    return l;
+}
+
 static input_kind input_of(const nb_exec *x, const nb_linear *l)
 {
+    switch (l->input) {
+    case NB_INPUT_PLAIN: return IN_PLAIN;
+    case NB_INPUT_BF16: return IN_BF16;
+    case NB_INPUT_DYNAMIC: return IN_DYNAMIC;
+    case NB_INPUT_ARITH: break;
+    }
     bool quantised = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4 || l->format == NB_FMT_FP8;
     switch (x->arith) {
     case NB_ARITH_BF16: return quantised ? IN_BF16 : IN_PLAIN;
@@ -156,15 +170,16 @@ static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
         const nb_packed *w[MAX_GROUP];
         float *y[MAX_GROUP];
         size_t ldy[MAX_GROUP], n = 0, panels = 0;
-        if (!need_scale(x, c->w[i])) return;
+        const nb_linear *first = in_force(x, c->w[i]);
+        if (!need_scale(x, first)) return;
         do {
-            w[n] = c->w[i + n]->w->block;
+            w[n] = in_force(x, c->w[i + n])->w->block;
             y[n] = c->y[i + n]->f;
             ldy[n] = c->y[i + n]->cols;
             panels += w[n]->panels;
             n++;
-        } while (n < MAX_GROUP && i + n < c->count && same_input(x, c->w[i], c->w[i + n]));
-        input in = make_input(x, c->w[i], w[0], c->x->f, c->x->cols, rows, NULL, 1);
+        } while (n < MAX_GROUP && i + n < c->count && same_input(x, first, in_force(x, c->w[i + n])));
+        input in = make_input(x, first, w[0], c->x->f, c->x->cols, rows, NULL, 1);
         dense_job j = {x, w, y, ldy, n, rows, in};
         nb_pool_run(x->pool, panels, 1, dense_panels, &j);
         i += n;
@@ -173,7 +188,7 @@ static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
 
 static void blocks(nb_exec *x, const nb_linear_call *c, size_t rows)
 {
-    const nb_linear *l = c->w[0];
+    const nb_linear *l = in_force(x, c->w[0]);
     if (!need_scale(x, l)) return;
     for (size_t b = 0; b < l->blocks; b++) {
         const nb_packed *w = &l->w->block[b];
@@ -207,7 +222,7 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
         size_t p0 = begin > at ? begin - at : 0, p1 = end - at < j->panels ? end - at : j->panels;
         at += j->panels;
         if (p0 >= p1) continue;
-        const nb_packed *w = j->w[e]->w->block;
+        const nb_packed *w = in_force(j->x, j->w[e])->w->block;
         size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
         for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
             size_t rows = r1 - r < NB_EXPERT_ROWS ? r1 - r : NB_EXPERT_ROWS;
@@ -246,8 +261,9 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
              e++) { /* a weight may differ from its siblings in format and scale */
             size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
             if (!rows) continue;
-            if (!need_scale(x, w[e])) return;
-            if (!fresh && same_input(x, w[e], w[e - c->n_experts])) continue;
+            const nb_linear *l = in_force(x, w[e]);
+            if (!need_scale(x, l)) return;
+            if (!fresh && same_input(x, l, in_force(x, *(w + e - c->n_experts)))) continue;
             input_job j = {.src = c->x->f,
                            .ld = c->x->cols,
                            .k = p->k,
@@ -256,7 +272,7 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
                            .divide = c->x_per_slot ? 1 : c->slots,
                            .dst = dst + r0 * p->k_pad,
                            .scale = cpu->xscale + r0};
-            how_input(&j, x, w[e]);
+            how_input(&j, x, l);
             if (j.kind < IN_STATIC)
                 for (size_t r = 0; r < rows; r++) j.scale[r] = 1.0f;
             nb_cpu_rows(x, rows, p->k, input_rows, &j);
@@ -304,7 +320,7 @@ void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)
     if (x->err.status) return;
     for (size_t r = 0; r < x->rows.n; r++) {
         float *row = y->f + r * y->cols;
-        nb_packed_row(table->w->block, x->rows.token[r], row);
+        nb_packed_row(in_force(x, table)->w->block, x->rows.token[r], row);
         nb_cpu_round(x, row, y->cols);
     }
     nb_cpu_tell(x, "embed", y, x->rows.n);
