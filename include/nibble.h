@@ -71,12 +71,13 @@ typedef struct nb_sink {
 typedef enum nb_arith {
     NB_ARITH_EXACT,        /* F32 as they are */
     NB_ARITH_BF16,         /* rounded to BF16 */
+    NB_ARITH_INT8,         /* int8, one scale per 16, for FP4 weights; the rest as BF16 */
     NB_ARITH_W4A4,         /* NVFP4 with the checkpoint's static scale, step by step as the GPU kernel */
     NB_ARITH_W4A4_DYNAMIC, /* NVFP4 with each row's own scale */
     NB_ARITH_COUNT
 } nb_arith;
 
-/* "exact", "bf16", "w4a4", "w4a4-dynamic". Static storage. */
+/* "exact", "bf16", "int8", "w4a4", "w4a4-dynamic". Static storage. */
 NB_API const char *nb_arith_name(nb_arith a);
 
 typedef struct nb_llm_options {

@@ -50,7 +50,7 @@ bool nb_cli_real(const char *text, double *out)
 }
 
 const char nb_cli_model_help[] =
-    "  --arith A           exact, bf16, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised linears "
+    "  --arith A           exact, bf16, int8, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised linears "
     "are treated\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
     "  --quant-input D     f32 (default) or bf16: what w4a4's quantiser receives; GPU kernels receive bf16\n"
@@ -128,10 +128,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
     if (optind >= argc) return nb_cli_usage(verb, "which model? Give its folder");
     if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
     m->dir = argv[optind];
-    if (strcmp(arith, "int8") == 0)
-        return nb_cli_usage(verb, "arithmetic int8 is not in this build; use bf16");
     if (!arith_of(arith, &out->arith))
-        return nb_cli_usage(verb, "--arith is exact, bf16, w4a4, w4a4-dynamic or auto, not '%s'", arith);
+        return nb_cli_usage(verb, "--arith is exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'", arith);
     if (m->scales && strcmp(m->scales, "dynamic") == 0 && out->arith == NB_ARITH_W4A4)
         out->arith = NB_ARITH_W4A4_DYNAMIC; /* its name, wherever the arithmetic is printed */
     nb_cpu cpu;

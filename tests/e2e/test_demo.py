@@ -40,7 +40,7 @@ def test_run_answers(question, answer):
     assert done.stdout.strip() == answer
 
 
-@pytest.mark.parametrize("arith", ["exact", "bf16", "w4a4", "w4a4-dynamic"])
+@pytest.mark.parametrize("arith", ["exact", "bf16", "int8", "w4a4", "w4a4-dynamic"])
 def test_run_answers_in_each_arithmetic(arith):
     done = nb.ok("run", nb.DEMO, "-p", "What is the capital of Croatia?", "--arith", arith)
     assert done.stdout.strip() == "Zagreb"

@@ -120,7 +120,7 @@ VARIANTS = {
 
 # w4a4 reads a static scale of each linear's input: folders without any have no such arithmetic.
 ARITHMETICS = [pytest.param(path, arith, id=f"{name}-{arith}") for name, path in nb.MODELS.items()
-               for arith in ("exact", "bf16", "w4a4", "w4a4-dynamic") if arith != "w4a4" or has_input_scales(path)]
+               for arith in ("exact", "bf16", "int8", "w4a4", "w4a4-dynamic") if arith != "w4a4" or has_input_scales(path)]
 
 
 @pytest.mark.parametrize("model,arith", ARITHMETICS)

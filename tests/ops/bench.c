@@ -16,11 +16,16 @@ typedef struct job {
     const float *x;
     float *y;
     size_t rows;
+    bool int8; /* x holds int8 rows */
 } job;
 
 static void panels(void *ctx, size_t thread, size_t begin, size_t end)
 {
     job *j = ctx;
+    if (j->int8) {
+        j->k->linear_i8(j->w, j->x, j->w->k_pad, j->rows, j->y, j->w->n, begin, end);
+        return;
+    }
     j->k->linear(j->w, j->x, j->w->k_pad, j->rows, NULL, j->y, j->w->n, begin, end);
 }
 
@@ -47,11 +52,15 @@ static void fill(void *ctx, size_t thread, size_t begin, size_t end)
 }
 
 /* Seconds a call, the best of a few rounds, for each table. One that takes longer than 0.2 s is called once only. */
-static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, double *seconds)
+static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, bool int8, double *seconds)
 {
     float *x = nb_calloc_aligned(rows * w->k_pad, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
     if (!x || !y) exit(2);
     for (size_t i = 0; i < rows * w->k_pad; i++) x[i] = i % w->k_pad < w->k ? ops_normal(o) : 0;
+    float *q = int8 ? nb_calloc_aligned(rows * w->k_pad, sizeof *q) : x;
+    if (!q) exit(2);
+    for (size_t r = 0; int8 && r < rows; r++)
+        o->tables[0]->quantise_i8(x + r * w->k_pad, w->k, w->k_pad, q + r * w->k_pad);
     size_t next = 0;
     for (size_t t = 0; t < o->n_tables; t++) seconds[t] = 1e9;
     for (int round = 0; round < ROUNDS; round++)
@@ -60,19 +69,20 @@ static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, double 
             size_t calls = 0;
             double start = nb_seconds(), spent;
             do {
-                job j = {o->tables[t], &w[next++ % count], x, y, rows};
+                job j = {o->tables[t], &w[next++ % count], q, y, rows, int8};
                 nb_pool_run(o->pool, w->panels, 1, panels, &j);
                 calls++;
                 spent = nb_seconds() - start;
             } while (spent < 0.05);
             if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
         }
+    if (int8) free(q);
     free(x);
     free(y);
 }
 
-static bool bench_format(ops *o, const nb_roof *roof, nb_format f, size_t n, size_t k, const size_t *rows,
-                         size_t n_rows)
+static bool bench_format(ops *o, const nb_roof *roof, nb_format f, bool int8, size_t n, size_t k,
+                         const size_t *rows, size_t n_rows)
 {
     nb_packed w[64] = {{.format = f}};
     size_t count = 0;
@@ -89,15 +99,15 @@ static bool bench_format(ops *o, const nb_roof *roof, nb_format f, size_t n, siz
     } while (count < COUNT(w) && nb_packed_bytes(w) * count < ROTATE);
     for (size_t i = 0; i < n_rows; i++) {
         double seconds[COUNT(o->tables)];
-        time_linear(o, w, count, rows[i], seconds);
+        time_linear(o, w, count, rows[i], int8, seconds);
         for (size_t t = 0; t < o->n_tables; t++) {
             double gbs = (double)nb_packed_bytes(w) / seconds[t] * 1e-9;
             double gflops = 2.0 * (double)n * (double)k * (double)rows[i] / seconds[t] * 1e-9;
-            printf("linear   %-5s %5zu x %-5zu rows %-4zu %-8s %9.3f ms %7.2f GB/s %4.0f %% of read %8.1f "
+            printf("%s %-5s %5zu x %-5zu rows %-4zu %-8s %9.3f ms %7.2f GB/s %4.0f %% of read %8.1f "
                    "GFLOP/s %4.0f %% of FMA  "
                    "x %.1f\n",
-                   nb_format_name(f), n, k, rows[i], o->tables[t]->name, seconds[t] * 1e3, gbs,
-                   100 * gbs / roof->read_gbs, gflops, 100 * gflops / roof->fma_gflops,
+                   int8 ? "int8    " : "linear  ", nb_format_name(f), n, k, rows[i], o->tables[t]->name,
+                   seconds[t] * 1e3, gbs, 100 * gbs / roof->read_gbs, gflops, 100 * gflops / roof->fma_gflops,
                    seconds[0] / seconds[t]);
             fflush(stdout);
         }
@@ -163,12 +173,16 @@ int ops_bench(ops *o)
     }
     printf("%zu threads: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s\n", roof.threads, roof.read_gbs,
            roof.copy_gbs, roof.fma_gflops);
+    static const size_t all[] = {1, 2, 4, 8, 16, 64, 512}, few[] = {1, 8, 64};
     bool ok = true;
     if (ops_wants(o, "linear")) {
-        static const size_t all[] = {1, 2, 4, 8, 16, 64, 512}, few[] = {1, 8, 64};
-        ok = bench_format(o, &roof, NB_FMT_NVFP4, 4096, 14336, all, COUNT(all));
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, false, 4096, 14336, all, COUNT(all));
         for (nb_format f = NB_FMT_MXFP4; ok && f < NB_FMT_COUNT; f++)
-            ok = bench_format(o, &roof, f, 4096, 4096, few, COUNT(few));
+            ok = bench_format(o, &roof, f, false, 4096, 4096, few, COUNT(few));
+    }
+    if (ok && ops_wants(o, "int8")) {
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, true, 4096, 14336, all, COUNT(all));
+        if (ok) ok = bench_format(o, &roof, NB_FMT_MXFP4, true, 4096, 4096, few, COUNT(few));
     }
     bench_rows(o);
     return ok ? 0 : 2;

@@ -8,6 +8,7 @@
 #include "ops.h"
 
 #include "base/mem.h"
+#include "kernels/cpu/int8.h"
 #include "numerics/formats.h"
 
 typedef enum data {
@@ -248,6 +249,124 @@ static void check_problem(ops *o, nb_format f, size_t n, size_t k, size_t rows, 
     }
     free(reference);
     unmake(&p);
+}
+
+/* int8: the row that quantise_i8 makes, taken apart again: q * amax / 127 for each k. */
+static void dequantise(const float *row, size_t k_pad, double *x)
+{
+    for (size_t i = 0; i < k_pad; i++) {
+        size_t at = i / 8 * 8 + i % 2 * 4 + i % 8 / 2;
+        x[i] = 2.0 * nb_i8_codes(row)[at] * (double)nb_i8_scale(row, k_pad)[i / 16];
+    }
+}
+
+/* Each value within half a step of its block's amax / 127 (and F32's rounding of the factor), the same bytes from every table,
+ * NaN where the input is not finite. */
+static void check_quantise(problem *p, const nb_kernels *t, float *rows, const float *reference)
+{
+    char what[160];
+    describe(p, t, what, sizeof what);
+    size_t k_pad = p->w.k_pad, used = k_pad / 4 + 2 * (k_pad / 16);
+    double *back = ops_alloc(k_pad * sizeof *back);
+    bool near = true, same = true;
+    for (size_t r = 0; r < p->rows; r++) {
+        const float *x = p->x + r * p->ldx;
+        t->quantise_i8(x, p->w.k, k_pad, rows + r * k_pad);
+        dequantise(rows + r * k_pad, k_pad, back);
+        for (size_t b = 0; b < k_pad / 16; b++) {
+            double amax = 0;
+            bool finite = true;
+            for (size_t i = 16 * b; i < 16 * b + 16; i++) {
+                finite &= isfinite(x[i]) != 0;
+                amax = fmax(amax, fabs((double)x[i]));
+            }
+            for (size_t i = 16 * b; i < 16 * b + 16; i++)
+                near &= finite ? fabs(back[i] - (double)x[i]) <= amax / 127 * 0.50002 + 0x1p-119
+                               : isnan(back[i]) != 0;
+        }
+        /* The bytes of NaN scales may differ; all else may not. */
+        for (size_t i = 0; i < used; i++) {
+            float a = rows[r * k_pad + i], b = reference[r * k_pad + i];
+            same &= memcmp(&a, &b, 4) == 0 || (isnan(a) && isnan(b));
+        }
+    }
+    ops_check(p->o, near, "%s: int8 values are off", what);
+    ops_check(p->o, same, "%s: int8 values differ from generic's", what);
+    free(back);
+}
+
+/* The product against F64 on the same int8 values, with the bound above: block sums are exact here. Equal bits for one row and
+ * many, and for any split. */
+static void check_product(problem *p, const nb_kernels *t, const float *rows)
+{
+    char what[160];
+    describe(p, t, what, sizeof what);
+    size_t n = p->w.n, k = p->w.k, k_pad = p->w.k_pad;
+    float *y = ops_alloc(p->rows * n * sizeof *y), *z = ops_alloc(p->rows * n * sizeof *z);
+    double *x = ops_alloc(k_pad * sizeof *x);
+    double gamma = (double)(k_pad / 16 + 20) * ULP, multiplier = (double)p->w.multiplier;
+    bool ok = true, one = true, split = true;
+    t->linear_i8(&p->w, rows, k_pad, p->rows, y, n, 0, p->w.panels);
+    for (size_t r = 0; r < p->rows; r++) {
+        dequantise(rows + r * k_pad, k_pad, x);
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0, size = 0;
+            for (size_t j = 0; j < k; j++) {
+                double term = x[j] * (double)p->w_rows[i * k + j];
+                sum += term;
+                size += fabs(term);
+            }
+            double tol = gamma * size * multiplier + ((double)k * 0x1p-149) * 3000 * multiplier + 0x1p-148;
+            bool overflow = size > 1e37 || size * multiplier > 1e37;
+            ok &= ops_close((double)y[r * n + i], sum * multiplier, tol, overflow);
+        }
+        t->linear_i8(&p->w, rows + r * k_pad, k_pad, 1, z + r * n, n, 0, p->w.panels);
+        one &= same_bits(z + r * n, y + r * n, n);
+    }
+    for (size_t s = 0; s <= p->w.panels; s++) {
+        t->linear_i8(&p->w, rows, k_pad, p->rows, z, n, s, p->w.panels);
+        t->linear_i8(&p->w, rows, k_pad, p->rows, z, n, 0, s);
+        split &= same_bits(z, y, p->rows * n);
+    }
+    ops_check(p->o, ok, "%s: int8: an output is off", what);
+    ops_check(p->o, one, "%s: int8: one row at a time gives other bits", what);
+    ops_check(p->o, split, "%s: int8: a split of the panels gives other bits", what);
+    free(y);
+    free(z);
+    free(x);
+}
+
+static void check_int8(ops *o, nb_format f, size_t n, size_t k, size_t rows, data kind)
+{
+    problem p = {.o = o, .kind = kind, .rows = rows, .w = {.format = f}};
+    make(&p, f, n, k);
+    size_t bytes = p.rows * p.w.k_pad * sizeof(float);
+    float *reference = ops_alloc(bytes), *mine = ops_alloc(bytes);
+    for (size_t r = 0; r < p.rows; r++)
+        o->tables[0]->quantise_i8(p.x + r * p.ldx, k, p.w.k_pad, reference + r * p.w.k_pad);
+    for (size_t i = 0; i < o->n_tables; i++) {
+        check_quantise(&p, o->tables[i], mine, reference);
+        check_product(&p, o->tables[i], mine);
+    }
+    free(reference);
+    free(mine);
+    unmake(&p);
+}
+
+void ops_check_int8(ops *o)
+{
+    if (!ops_wants(o, "int8")) return;
+    static const size_t ns[] = {1, 15, 16, 17, 67}, blocks4[] = {16, 32, 48, 112, 272, 1056},
+                        blocks32[] = {32, 96, 320, 1056};
+    for (nb_format f = NB_FMT_NVFP4; f <= NB_FMT_MXFP4; f++) {
+        const size_t *ks = f == NB_FMT_NVFP4 ? blocks4 : blocks32;
+        size_t n_ks = f == NB_FMT_NVFP4 ? COUNT(blocks4) : COUNT(blocks32);
+        for (size_t i = 0; i < COUNT(ns); i++)
+            for (size_t j = 0; j < n_ks; j++)
+                for (data kind = 0; kind < DATA_COUNT; kind++)
+                    check_int8(o, f, ns[i], ks[j], 1 + ops_below(o, 21), kind);
+        for (size_t rows = 1; rows <= 33; rows++) check_int8(o, f, 37, ks[n_ks - 1], rows, RANDOM);
+    }
 }
 
 void ops_check_linear(ops *o)

@@ -9,7 +9,7 @@
 
 const char *nb_arith_name(nb_arith a)
 {
-    static const char *const names[NB_ARITH_COUNT] = {"exact", "bf16", "w4a4", "w4a4-dynamic"};
+    static const char *const names[NB_ARITH_COUNT] = {"exact", "bf16", "int8", "w4a4", "w4a4-dynamic"};
     return (unsigned)a < NB_ARITH_COUNT ? names[a] : "unknown";
 }
 

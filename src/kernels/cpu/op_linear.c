@@ -4,6 +4,7 @@
  *
  *     exact          x
  *     bf16           x rounded to BF16, for quantised weights
+ *     int8           int8 with a scale per 16 (int8.h), for FP4 weights, which have a kernel of their own; FP8 as bf16
  *     w4a4           E2M1 code * E4M3 block scale of the NVFP4 quantiser, for NVFP4 weights; 1/gs is applied to the sum
  *     w4a4-dynamic   the same with gs from the row itself
  */
@@ -13,7 +14,7 @@
 #include "numerics/formats.h"
 #include "numerics/nvfp4.h"
 
-typedef enum input_kind { IN_PLAIN, IN_BF16, IN_STATIC, IN_DYNAMIC } input_kind;
+typedef enum input_kind { IN_PLAIN, IN_BF16, IN_INT8, IN_STATIC, IN_DYNAMIC } input_kind;
 
 /* What runs where the model calls l. */
 static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
@@ -31,8 +32,12 @@ static input_kind input_of(const nb_exec *x, const nb_linear *l)
     case NB_INPUT_DYNAMIC: return IN_DYNAMIC;
     case NB_INPUT_ARITH: break;
     }
-    bool quantised = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4 || l->format == NB_FMT_FP8;
+    bool fp4 = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4;
+    bool quantised = fp4 || l->format == NB_FMT_FP8;
     switch (x->arith) {
+    case NB_ARITH_INT8:
+        if (fp4) return IN_INT8;
+        return quantised ? IN_BF16 : IN_PLAIN;
     case NB_ARITH_BF16: return quantised ? IN_BF16 : IN_PLAIN;
     case NB_ARITH_W4A4: return l->fp4_input ? IN_STATIC : IN_PLAIN;
     case NB_ARITH_W4A4_DYNAMIC: return l->fp4_input ? IN_DYNAMIC : IN_PLAIN;
@@ -42,6 +47,7 @@ static input_kind input_of(const nb_exec *x, const nb_linear *l)
 
 /* Makes the kernel's input for rows of k values at src (ld apart), each optionally picked by `pick`. */
 typedef struct input_job {
+    const nb_kernels *kernels;
     const float *src;
     size_t ld, k, k_pad;
     const uint32_t *pick; /* row r reads src row pick[r] / divide; NULL: row r */
@@ -76,6 +82,7 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
             nb_nvfp4_quantise_row(d, j->k, gs, j->kernel, j->saturate, d);
             j->scale[r] = multiplier;
             break;
+        case IN_INT8: j->kernels->quantise_i8(s, j->k, j->k_pad, d); continue;
         case IN_PLAIN: memcpy(d, s, j->k * sizeof *d); break;
         }
         memset(d + j->k, 0, (j->k_pad - j->k) * sizeof *d);
@@ -86,7 +93,18 @@ typedef struct input {
     const float *x;
     size_t ld;
     const float *scale; /* per row, or NULL */
+    bool int8;          /* rows are int8 */
 } input;
+
+/* Panels [p0, p1) of w for rows at x. */
+static void multiply(const nb_kernels *k, const nb_packed *w, bool int8, const float *x, size_t ld,
+                     size_t rows, const float *scale, float *y, size_t ldy, size_t p0, size_t p1)
+{
+    if (int8)
+        k->linear_i8(w, x, ld, rows, y, ldy, p0, p1);
+    else
+        k->linear(w, x, ld, rows, scale, y, ldy, p0, p1);
+}
 
 /* The static scale that w4a4 needs; its absence is an error that names the linear. */
 static bool need_scale(nb_exec *x, const nb_linear *l)
@@ -103,6 +121,7 @@ static bool need_scale(nb_exec *x, const nb_linear *l)
 /* What the arithmetic and the linear say of the inputs. */
 static void how_input(input_job *j, const nb_exec *x, const nb_linear *l)
 {
+    j->kernels = nb_cpu_of((nb_exec *)x)->k;
     j->kind = input_of(x, l);
     j->bf16 = x->quant_bf16;
     j->kernel = x->act_kernel;
@@ -116,7 +135,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
 {
     nb_cpu_exec *c = nb_cpu_of(x);
     input_kind kind = input_of(x, l);
-    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL};
+    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL, false};
     input_job j = {.src = src,
                    .ld = ld,
                    .k = w->k,
@@ -127,7 +146,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
                    .scale = c->xscale};
     how_input(&j, x, l);
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
-    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL};
+    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL, kind == IN_INT8};
 }
 
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
@@ -157,8 +176,8 @@ static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
         size_t p1 = end > at ? end - at : 0;
         if (p1 > j->w[i]->panels) p1 = j->w[i]->panels;
         if (p0 >= p1) continue;
-        nb_cpu_of(j->x)->k->linear(j->w[i], j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i], j->ldy[i], p0,
-                                   p1);
+        multiply(nb_cpu_of(j->x)->k, j->w[i], j->in.int8, j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i],
+                 j->ldy[i], p0, p1);
     }
 }
 
@@ -222,11 +241,14 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
         size_t p0 = begin > at ? begin - at : 0, p1 = end - at < j->panels ? end - at : j->panels;
         at += j->panels;
         if (p0 >= p1) continue;
-        const nb_packed *w = in_force(j->x, j->w[e])->w->block;
+        const nb_linear *l = in_force(j->x, j->w[e]);
+        const nb_packed *w = l->w->block;
+        bool int8 = input_of(j->x, l) == IN_INT8;
         size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
         for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
             size_t rows = r1 - r < NB_EXPERT_ROWS ? r1 - r : NB_EXPERT_ROWS;
-            c->k->linear(w, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n, p0, p1);
+            multiply(c->k, w, int8, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n,
+                     p0, p1);
             for (size_t i = 0; i < rows; i++)
                 memcpy(j->y->f + c->order[r + i] * n + c0, out + i * n + c0, (c1 - c0) * sizeof *out);
         }

@@ -10,9 +10,21 @@
 void nb_avx2_linear(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                     float *y, size_t ldy, size_t p0, size_t p1);
 
+/* As nb_kernels.quantise_i8, nb_kernels.linear_i8. */
+void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row);
+void nb_avx2_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
+                       size_t p0, size_t p1);
+
 /* As nb_kernels.attend, nb_kernels.softmax. */
 void nb_avx2_attend(const nb_attend_args *a);
 void nb_avx2_softmax(float *x, size_t n, const float *sink);
+
+/* As the nb_kernels members of these names; other tables take them over. */
+void nb_avx2_rmsnorm(const float *x, const float *w, float eps, size_t n, float *y);
+void nb_avx2_rope(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign);
+void nb_avx2_swiglu(const float *g, const float *u, float limit, size_t n, float *y);
+float nb_avx2_dot(const float *a, const float *b, size_t n);
+void nb_avx2_axpy(float a, const float *x, size_t n, float *y);
 
 /* The first n (0 to 8) lanes, for maskload and maskstore. */
 static inline __m256i nb_lane_mask(size_t n)
@@ -32,6 +44,28 @@ static inline float nb_lane_sum(__m256 v)
 static inline __m256 nb_load_first(const float *p, size_t n)
 {
     return _mm256_maskload_ps(p, nb_lane_mask(n));
+}
+
+/* How many of the lanes of vector i, counted from panel p on, are outputs that exist. */
+static inline size_t nb_lanes_of(const nb_packed *w, size_t p, size_t i)
+{
+    size_t first = p * NB_PANEL + i * 8;
+    return first >= w->n ? 0 : w->n - first < 8 ? w->n - first : 8;
+}
+
+static inline void nb_store_lanes(float *y, __m256 v, size_t lanes)
+{
+    if (lanes == 8)
+        _mm256_storeu_ps(y, v);
+    else if (lanes)
+        _mm256_maskstore_ps(y, nb_lane_mask(lanes), v);
+}
+
+static inline __m256 nb_load_lanes(const float *y, size_t lanes)
+{
+    return lanes == 8 ? _mm256_loadu_ps(y)
+           : lanes    ? _mm256_maskload_ps(y, nb_lane_mask(lanes))
+                      : _mm256_setzero_ps();
 }
 
 /* e^x within 2 units in the last place, subnormal results included. NaN stays NaN, -inf gives 0, +inf gives inf.

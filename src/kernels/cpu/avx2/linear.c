@@ -26,28 +26,6 @@ enum {
     PACKED = 12288, /* activations copied at a time: 48 KB */
 };
 
-/* How many of the lanes of vector i, counted from panel p on, are outputs that exist. */
-static size_t lanes_of(const nb_packed *w, size_t p, size_t i)
-{
-    size_t first = p * NB_PANEL + i * 8;
-    return first >= w->n ? 0 : w->n - first < 8 ? w->n - first : 8;
-}
-
-static void store_lanes(float *y, __m256 v, size_t lanes)
-{
-    if (lanes == 8)
-        _mm256_storeu_ps(y, v);
-    else if (lanes)
-        _mm256_maskstore_ps(y, nb_lane_mask(lanes), v);
-}
-
-static __m256 load_lanes(const float *y, size_t lanes)
-{
-    return lanes == 8 ? _mm256_loadu_ps(y)
-           : lanes    ? _mm256_maskload_ps(y, nb_lane_mask(lanes))
-                      : _mm256_setzero_ps();
-}
-
 /* FP4's look-ups have so much latency that the FMAs which wait for them would fill the scheduler: those formats are opened into
  * L1 one block ahead. For the others that costs more than it brings. */
 NB_INLINE bool opens_ahead(nb_format f)
@@ -111,8 +89,9 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, size_t count, const 
     }
     NB_UNROLL
     for (size_t i = 0; i < rows * vectors; i++)
-        store_lanes(y + i / vectors * ldy + p * NB_PANEL + i % vectors * 8,
-                    _mm256_mul_ps(acc[i], _mm256_set1_ps(scale[i / vectors])), lanes_of(w, p, i % vectors));
+        nb_store_lanes(y + i / vectors * ldy + p * NB_PANEL + i % vectors * 8,
+                       _mm256_mul_ps(acc[i], _mm256_set1_ps(scale[i / vectors])),
+                       nb_lanes_of(w, p, i % vectors));
 }
 
 /* Block b of panel p: tile[k][lane] with WIDE floats a row of the tile, and the 16 scales. */
@@ -239,7 +218,7 @@ static void many_rows(decode_fn decode, const nb_packed *w, const float *x, size
             for (size_t r = 0; r < rows; r++)
                 for (size_t i = 0; i < 2 * count; i++)
                     _mm256_store_ps(acc + r * WIDE + i * 8,
-                                    b0 ? load_lanes(out + r * ldy + i * 8, lanes_of(w, p, i))
+                                    b0 ? nb_load_lanes(out + r * ldy + i * 8, nb_lanes_of(w, p, i))
                                        : _mm256_setzero_ps());
             for (size_t b = b0; b < b1; b++) {
                 for (size_t i = 0; i < count; i++)
@@ -250,9 +229,9 @@ static void many_rows(decode_fn decode, const nb_packed *w, const float *x, size
                 /* Unfinished sums go back as they are. */
                 float s = b1 < blocks ? 1.0f : row_scale ? w->multiplier * row_scale[r] : w->multiplier;
                 for (size_t i = 0; i < 2 * count; i++)
-                    store_lanes(out + r * ldy + i * 8,
-                                _mm256_mul_ps(_mm256_load_ps(acc + r * WIDE + i * 8), _mm256_set1_ps(s)),
-                                lanes_of(w, p, i));
+                    nb_store_lanes(out + r * ldy + i * 8,
+                                   _mm256_mul_ps(_mm256_load_ps(acc + r * WIDE + i * 8), _mm256_set1_ps(s)),
+                                   nb_lanes_of(w, p, i));
             }
         }
     }

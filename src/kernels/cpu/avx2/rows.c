@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static float dot(const float *a, const float *b, size_t n)
+float nb_avx2_dot(const float *a, const float *b, size_t n)
 {
     __m256 acc[4];
     for (size_t j = 0; j < 4; j++) acc[j] = _mm256_setzero_ps();
@@ -17,7 +17,7 @@ static float dot(const float *a, const float *b, size_t n)
     return nb_lane_sum(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])));
 }
 
-static void axpy(float a, const float *x, size_t n, float *y)
+void nb_avx2_axpy(float a, const float *x, size_t n, float *y)
 {
     __m256 va = _mm256_set1_ps(a);
     size_t i = 0;
@@ -31,9 +31,9 @@ static void axpy(float a, const float *x, size_t n, float *y)
     }
 }
 
-static void rmsnorm(const float *x, const float *w, float eps, size_t n, float *y)
+void nb_avx2_rmsnorm(const float *x, const float *w, float eps, size_t n, float *y)
 {
-    float inv = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+    float inv = 1.0f / sqrtf(nb_avx2_dot(x, x, n) / (float)n + eps);
     __m256 vi = _mm256_set1_ps(inv);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -55,7 +55,7 @@ static __m256 doubled(const float *p)
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), each_twice);
 }
 
-static void rope(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign)
+void nb_avx2_rope(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign)
 {
     __m256 vs = _mm256_set1_ps(sign);
     size_t i = 0;
@@ -91,7 +91,7 @@ static __m256 swiglu8(__m256 g, __m256 u, float limit)
     return _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(one, e)), u);
 }
 
-static void swiglu(const float *g, const float *u, float limit, size_t n, float *y)
+void nb_avx2_swiglu(const float *g, const float *u, float limit, size_t n, float *y)
 {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -106,12 +106,14 @@ const nb_kernels *nb_kernels_avx2(void)
 {
     static const nb_kernels table = {.name = "avx2",
                                      .linear = nb_avx2_linear,
-                                     .rmsnorm = rmsnorm,
-                                     .rope = rope,
+                                     .quantise_i8 = nb_avx2_quantise_i8,
+                                     .linear_i8 = nb_avx2_linear_i8,
+                                     .rmsnorm = nb_avx2_rmsnorm,
+                                     .rope = nb_avx2_rope,
                                      .softmax = nb_avx2_softmax,
                                      .attend = nb_avx2_attend,
-                                     .swiglu = swiglu,
-                                     .dot = dot,
-                                     .axpy = axpy};
+                                     .swiglu = nb_avx2_swiglu,
+                                     .dot = nb_avx2_dot,
+                                     .axpy = nb_avx2_axpy};
     return &table;
 }

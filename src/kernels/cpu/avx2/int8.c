@@ -1,0 +1,217 @@
+/*
+ * Arithmetic int8 with AVX2: codes of E2M1 through a table as 12 + 2 * value, unsigned bytes 0 … 24, times int8 activations by
+ * vpmaddubsw. A pair is at most 2 * 24 * 127 = 6096, and the four pairs of a block 24384: they add up in 16 bits without
+ * saturating. One vpmaddwd makes 32-bit sums, the bias 12 * sum of q goes off, and one FMA folds the block into the output.
+ *
+ *   up to four rows: codes go from the look-ups straight to the products of all rows
+ *   more rows:       512 k of a panel are looked up once into 8 KB and multiplied with all rows, four at a time
+ */
+#include <math.h>
+#include <stdalign.h>
+#include <string.h>
+
+#include "kernels/cpu/avx2/avx2.h"
+#include "kernels/cpu/avx2/decode.h"
+#include "kernels/cpu/int8.h"
+
+enum {
+    BLOCK = 16,
+    FEW = 4,    /* rows whose sums stay in registers */
+    SLICE = 32, /* blocks that are looked up at a time */
+    TILE = 48,  /* rows that share them: 36 KB of activations */
+    SLICE_K = SLICE * BLOCK,
+    OPENED = 256 /* bytes of a block's codes: [4 words of k][16 rows][4] */
+};
+
+void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+    /* Of 8 bytes in the order of k: the even ones, then the odd ones. */
+    const __m128i parts = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    int8_t *q = nb_i8_codes(row);
+    float *scale = nb_i8_scale(row, k_pad);
+    int32_t *bias = nb_i8_bias(row, k_pad);
+    for (size_t b = 0; b < k_pad / BLOCK; b++) {
+        size_t left = b * BLOCK < k ? k - b * BLOCK : 0;
+        const float *s = x + b * BLOCK;
+        __m256 v0 = left >= 8 ? _mm256_loadu_ps(s) : left ? nb_load_first(s, left) : _mm256_setzero_ps();
+        __m256 v1 = left >= 16 ? _mm256_loadu_ps(s + 8)
+                    : left > 8 ? nb_load_first(s + 8, left - 8)
+                               : _mm256_setzero_ps();
+        /* As integers magnitudes are ordered, with infinity and NaN above all numbers. */
+        __m256i m = _mm256_max_epu32(_mm256_and_si256(_mm256_castps_si256(v0), magnitude),
+                                     _mm256_and_si256(_mm256_castps_si256(v1), magnitude));
+        __m128i h = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4E));
+        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0xB1));
+        float amax = _mm_cvtss_f32(_mm_castsi128_ps(h));
+        bool finite = _mm_cvtsi128_si32(h) < 0x7F800000;
+        if (!finite || amax < NB_I8_TINY) {
+            memset(q + b * BLOCK, 0, BLOCK);
+            scale[b] = finite ? 0 : NAN;
+            bias[b] = 0;
+            continue;
+        }
+        __m256 f = _mm256_set1_ps(127.0f / amax);
+        __m256i i0 = _mm256_cvtps_epi32(_mm256_mul_ps(v0, f)), i1 = _mm256_cvtps_epi32(_mm256_mul_ps(v1, f));
+        __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(i0, i1), 0xD8);
+        __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+        _mm_storeu_si128((__m128i *)(q + b * BLOCK), _mm_shuffle_epi8(bytes, parts));
+        __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(_mm256_madd_epi16(w, _mm256_set1_epi16(1))),
+                                    _mm256_extracti128_si256(_mm256_madd_epi16(w, _mm256_set1_epi16(1)), 1));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
+        scale[b] = amax / 254.0f;
+        bias[b] = 12 * _mm_cvtsi128_si32(sum);
+    }
+}
+
+/* Block b of 8 rows as bytes 12 + 2 * value: out[word] has 4 k of each, in the order of nb_i8_codes. */
+NB_INLINE void open_block(const uint8_t *codes, size_t b, size_t half, __m256i out[4])
+{
+    const __m256i table = nb_table(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m256i nibble = _mm256_set1_epi8(0x0F);
+    NB_UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        __m256i w = nb_load_i(codes + (b * 2 + i) * 64 + half * 32);
+        out[2 * i] = _mm256_shuffle_epi8(table, _mm256_and_si256(w, nibble));
+        out[2 * i + 1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble));
+    }
+}
+
+NB_INLINE __m256i activations(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm256_set1_epi32(word);
+}
+
+/* acc += block sum * (weight scale * activation scale), 8 lanes of one row. */
+NB_INLINE __m256 add_block(const __m256i code[4], const int8_t *q, int32_t bias, __m256 scale, __m256 acc)
+{
+    __m256i even = _mm256_add_epi16(_mm256_maddubs_epi16(code[0], activations(q)),
+                                    _mm256_maddubs_epi16(code[1], activations(q + 4)));
+    __m256i odd = _mm256_add_epi16(_mm256_maddubs_epi16(code[2], activations(q + 8)),
+                                   _mm256_maddubs_epi16(code[3], activations(q + 12)));
+    __m256i sum = _mm256_madd_epi16(_mm256_add_epi16(even, odd), _mm256_set1_epi16(1));
+    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(bias));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
+}
+
+NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, const float *x, size_t ldx,
+                        float *y, size_t ldy, size_t p)
+{
+    const uint8_t *codes = w->codes + p * w->code_bytes, *scales = w->scales + p * w->scale_bytes;
+    __m256 acc[2 * FEW];
+    NB_UNROLL
+    for (size_t i = 0; i < 2 * rows; i++) acc[i] = _mm256_setzero_ps();
+    for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
+        NB_UNROLL
+        for (size_t half = 0; half < 2; half++) {
+            __m256i code[4];
+            open_block(codes, b, half, code);
+            __m256 s = nb_scale(f, odd, w, scales, b, half);
+            NB_UNROLL
+            for (size_t r = 0; r < rows; r++) {
+                const float *row = x + r * ldx;
+                acc[2 * r + half] = add_block(
+                    code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, w->k_pad)[b],
+                    _mm256_mul_ps(s, _mm256_broadcast_ss(nb_i8_scale(row, w->k_pad) + b)), acc[2 * r + half]);
+            }
+        }
+    }
+    NB_UNROLL
+    for (size_t i = 0; i < 2 * rows; i++)
+        nb_store_lanes(y + i / 2 * ldy + p * NB_PANEL + i % 2 * 8,
+                       _mm256_mul_ps(acc[i], _mm256_set1_ps(w->multiplier)), nb_lanes_of(w, p, i % 2));
+}
+
+/* `rows` rows (1 to 4) of slices times n opened blocks of panel p; sums go on from y unless this is the first slice. */
+NB_INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, const float *scale,
+                           const float *x, float *y, size_t ldy, size_t p, size_t n, bool first,
+                           float multiplier)
+{
+    NB_UNROLL
+    for (size_t half = 0; half < 2; half++) {
+        size_t lanes = nb_lanes_of(w, p, half);
+        float *out = y + p * NB_PANEL + half * 8;
+        __m256 acc[FEW];
+        NB_UNROLL
+        for (size_t r = 0; r < rows; r++)
+            acc[r] = first ? _mm256_setzero_ps() : nb_load_lanes(out + r * ldy, lanes);
+        for (size_t b = 0; b < n; b++) {
+            __m256i code[4];
+            NB_UNROLL
+            for (size_t i = 0; i < 4; i++) code[i] = nb_load_i(open + b * OPENED + half * 32 + i * 64);
+            __m256 s = _mm256_load_ps(scale + b * NB_PANEL + half * 8);
+            NB_UNROLL
+            for (size_t r = 0; r < rows; r++) {
+                const float *row = x + r * NB_I8_FLOATS(SLICE_K);
+                acc[r] =
+                    add_block(code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, SLICE_K)[b],
+                              _mm256_mul_ps(s, _mm256_broadcast_ss(nb_i8_scale(row, SLICE_K) + b)), acc[r]);
+            }
+        }
+        NB_UNROLL
+        for (size_t r = 0; r < rows; r++)
+            nb_store_lanes(out + r * ldy, _mm256_mul_ps(acc[r], _mm256_set1_ps(multiplier)), lanes);
+    }
+}
+
+/* Up to TILE rows. */
+NB_INLINE void many_rows(nb_format f, bool odd, const nb_packed *w, const float *x, size_t ldx, size_t rows,
+                         float *y, size_t ldy, size_t p0, size_t p1)
+{
+    alignas(64) uint8_t open[SLICE * OPENED];
+    alignas(64) float scale[SLICE * NB_PANEL], slices[TILE * NB_I8_FLOATS(SLICE_K)];
+    size_t blocks = w->k_pad / BLOCK;
+    for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
+        size_t n = blocks - b0 < SLICE ? blocks - b0 : SLICE;
+        for (size_t r = 0; r < rows; r++)
+            nb_i8_slice(x + r * ldx, w->k_pad, b0, n, slices + r * NB_I8_FLOATS(SLICE_K), SLICE_K);
+        float multiplier = b0 + n == blocks ? w->multiplier : 1.0f; /* unfinished sums stay as they are */
+        for (size_t p = p0; p < p1; p++) {
+            for (size_t b = 0; b < n; b++)
+                for (size_t half = 0; half < 2; half++) {
+                    __m256i code[4];
+                    open_block(w->codes + p * w->code_bytes, b0 + b, half, code);
+                    for (size_t i = 0; i < 4; i++)
+                        _mm256_store_si256((__m256i *)(open + b * OPENED + i * 64 + half * 32), code[i]);
+                    _mm256_store_ps(scale + b * NB_PANEL + half * 8,
+                                    nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
+                }
+            size_t r = 0;
+            for (; r + FEW <= rows; r += FEW)
+                opened_rows(FEW, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
+                            b0 == 0, multiplier);
+            for (; r < rows; r++)
+                opened_rows(1, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
+                            b0 == 0, multiplier);
+        }
+    }
+}
+
+NB_INLINE void panels(nb_format f, bool odd, const nb_packed *w, const float *x, size_t ldx, size_t rows,
+                      float *y, size_t ldy, size_t p0, size_t p1)
+{
+    for (size_t r = 0; rows > FEW && r < rows; r += TILE)
+        many_rows(f, odd, w, x + r * ldx, ldx, rows - r < TILE ? rows - r : TILE, y + r * ldy, ldy, p0, p1);
+    for (size_t p = p0; rows <= FEW && p < p1; p++) switch (rows) {
+        case 1: few_rows(f, odd, 1, w, x, ldx, y, ldy, p); break;
+        case 2: few_rows(f, odd, 2, w, x, ldx, y, ldy, p); break;
+        case 3: few_rows(f, odd, 3, w, x, ldx, y, ldy, p); break;
+        default: few_rows(f, odd, 4, w, x, ldx, y, ldy, p); break;
+        }
+}
+
+void nb_avx2_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
+                       size_t p0, size_t p1)
+{
+    if (!rows) return;
+    if (w->format == NB_FMT_MXFP4)
+        panels(NB_FMT_MXFP4, false, w, x, ldx, rows, y, ldy, p0, p1);
+    else if (w->odd_scales)
+        panels(NB_FMT_NVFP4, true, w, x, ldx, rows, y, ldy, p0, p1);
+    else
+        panels(NB_FMT_NVFP4, false, w, x, ldx, rows, y, ldy, p0, p1);
+}

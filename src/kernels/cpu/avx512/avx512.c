@@ -1,0 +1,20 @@
+/* The table for machines with AVX-512 F, BW, VL, DQ and VNNI. What 512 bits do not make faster is AVX2's. */
+#include "kernels/cpu/avx512/avx512.h"
+
+#include "kernels/cpu/avx2/avx2.h"
+
+const nb_kernels *nb_kernels_avx512(void)
+{
+    static const nb_kernels table = {.name = "avx512",
+                                     .linear = nb_avx2_linear,
+                                     .quantise_i8 = nb_avx2_quantise_i8,
+                                     .linear_i8 = nb_avx512_linear_i8,
+                                     .rmsnorm = nb_avx2_rmsnorm,
+                                     .rope = nb_avx2_rope,
+                                     .softmax = nb_avx2_softmax,
+                                     .attend = nb_avx2_attend,
+                                     .swiglu = nb_avx2_swiglu,
+                                     .dot = nb_avx2_dot,
+                                     .axpy = nb_avx2_axpy};
+    return &table;
+}

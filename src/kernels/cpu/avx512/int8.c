@@ -1,0 +1,199 @@
+/*
+ * Arithmetic int8 with AVX-512 VNNI: a vector is the 16 rows of a panel, a lane one row. Codes of E2M1 go through a table as
+ * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at minus the bias; then one conversion and one FMA a
+ * block of 16 k. Lane for lane these are the operations of avx2/int8.c.
+ *
+ *   up to eight rows: codes go from the look-ups straight to the products of all rows
+ *   more rows:        512 k of a panel are looked up once into 8 KB and multiplied with all rows, eight at a time
+ */
+#include <immintrin.h>
+#include <stdalign.h>
+#include <string.h>
+
+#include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/int8.h"
+#include "numerics/formats.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum {
+    BLOCK = 16,
+    FEW = 8,    /* rows whose sums stay in registers */
+    SLICE = 32, /* blocks that are looked up at a time */
+    TILE = 64,  /* rows that share them: 48 KB of activations */
+    SLICE_K = SLICE * BLOCK,
+    OPENED = 256, /* bytes of a block's codes: [4 words of k][16 rows][4] */
+    AHEAD = 1024  /* bytes of codes that are asked for in advance */
+};
+
+typedef enum scales { PLAIN_E4M3, ANY_E4M3, E8M0 } scales;
+
+/* The 16 scales of block b. */
+INLINE __m512 scale_of(scales kind, const uint8_t *s, size_t b)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(s + (kind == E8M0 ? b / 2 : b) * NB_PANEL));
+    if (kind == PLAIN_E4M3) /* moved to where F16 has exponent and mantissa the bits stand for value * 2^-8 */
+        return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7)),
+                             _mm512_set1_ps(256.0f));
+    __m512i wide = _mm512_cvtepu8_epi32(bytes);
+    if (kind == ANY_E4M3) return _mm512_i32gather_ps(wide, nb_e4m3_table, 4);
+    /* 2^-127 and NaN differ from the plain shift in the top bit of the mantissa. */
+    __mmask16 ends = _mm512_cmpeq_epi32_mask(wide, _mm512_setzero_si512()) |
+                     _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(
+        _mm512_slli_epi32(wide, 23), ends, _mm512_slli_epi32(wide, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+/* Block b as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
+INLINE void open_block(const uint8_t *codes, size_t b, __m512i out[4])
+{
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i nibble = _mm512_set1_epi8(0x0F);
+    UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        __m512i w = _mm512_loadu_si512(codes + (b * 2 + i) * 64);
+        out[2 * i] = _mm512_shuffle_epi8(table, _mm512_and_si512(w, nibble));
+        out[2 * i + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
+    }
+}
+
+INLINE __m512i activations(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm512_set1_epi32(word);
+}
+
+/* acc += block sum * (weight scale * activation scale), one row. */
+INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, size_t b, __m512 scale,
+                        __m512 acc)
+{
+    const int8_t *q = nb_i8_codes(row) + b * BLOCK;
+    __m512i sum = _mm512_set1_epi32(-nb_i8_bias(row, k_pad)[b]);
+    UNROLL
+    for (size_t i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, code[i], activations(q + 4 * i));
+    __m512 s = _mm512_mul_ps(scale, _mm512_set1_ps(nb_i8_scale(row, k_pad)[b]));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, acc);
+}
+
+INLINE __mmask16 lanes_of(const nb_packed *w, size_t p)
+{
+    size_t n = w->n - p * NB_PANEL;
+    return n >= NB_PANEL ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1);
+}
+
+INLINE void few_rows(scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
+                     size_t ldy, size_t p)
+{
+    const uint8_t *codes = w->codes + p * w->code_bytes, *s = w->scales + p * w->scale_bytes;
+    __m512 acc[FEW];
+    UNROLL
+    for (size_t r = 0; r < rows; r++) acc[r] = _mm512_setzero_ps();
+    for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
+        __m512i code[4];
+        _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        open_block(codes, b, code);
+        __m512 scale = scale_of(kind, s, b);
+        UNROLL
+        for (size_t r = 0; r < rows; r++) acc[r] = add_block(code, x + r * ldx, w->k_pad, b, scale, acc[r]);
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, lanes_of(w, p),
+                              _mm512_mul_ps(acc[r], _mm512_set1_ps(w->multiplier)));
+}
+
+/* `rows` rows (1 to 8) of slices times n opened blocks of panel p; sums go on from y unless this is the first slice. */
+INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, const float *scale,
+                        const float *x, float *y, size_t ldy, size_t p, size_t n, bool first,
+                        float multiplier)
+{
+    __mmask16 lanes = lanes_of(w, p);
+    __m512 acc[FEW];
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        acc[r] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(lanes, y + r * ldy + p * NB_PANEL);
+    for (size_t b = 0; b < n; b++) {
+        __m512i code[4];
+        UNROLL
+        for (size_t i = 0; i < 4; i++) code[i] = _mm512_load_si512(open + b * OPENED + i * 64);
+        __m512 s = _mm512_load_ps(scale + b * NB_PANEL);
+        UNROLL
+        for (size_t r = 0; r < rows; r++)
+            acc[r] = add_block(code, x + r * NB_I8_FLOATS(SLICE_K), SLICE_K, b, s, acc[r]);
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, lanes,
+                              _mm512_mul_ps(acc[r], _mm512_set1_ps(multiplier)));
+}
+
+/* Up to TILE rows. */
+INLINE void many_rows(scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
+                      size_t ldy, size_t p0, size_t p1)
+{
+    alignas(64) uint8_t open[SLICE * OPENED];
+    alignas(64) float scale[SLICE * NB_PANEL], slices[TILE * NB_I8_FLOATS(SLICE_K)];
+    size_t blocks = w->k_pad / BLOCK;
+    for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
+        size_t n = blocks - b0 < SLICE ? blocks - b0 : SLICE;
+        for (size_t r = 0; r < rows; r++)
+            nb_i8_slice(x + r * ldx, w->k_pad, b0, n, slices + r * NB_I8_FLOATS(SLICE_K), SLICE_K);
+        float multiplier = b0 + n == blocks ? w->multiplier : 1.0f; /* unfinished sums stay as they are */
+        for (size_t p = p0; p < p1; p++) {
+            for (size_t b = 0; b < n; b++) {
+                __m512i code[4];
+                open_block(w->codes + p * w->code_bytes, b0 + b, code);
+                UNROLL
+                for (size_t i = 0; i < 4; i++) _mm512_store_si512(open + b * OPENED + i * 64, code[i]);
+                _mm512_store_ps(scale + b * NB_PANEL, scale_of(kind, w->scales + p * w->scale_bytes, b0 + b));
+            }
+            size_t r = 0;
+            for (; r + FEW <= rows; r += FEW)
+                opened_rows(FEW, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
+                            b0 == 0, multiplier);
+            for (; r + 2 <= rows; r += 2)
+                opened_rows(2, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
+                            b0 == 0, multiplier);
+            if (r < rows)
+                opened_rows(1, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
+                            b0 == 0, multiplier);
+        }
+    }
+}
+
+INLINE void panels(scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
+                   size_t ldy, size_t p0, size_t p1)
+{
+    for (size_t r = 0; rows > FEW && r < rows; r += TILE)
+        many_rows(kind, w, x + r * ldx, ldx, rows - r < TILE ? rows - r : TILE, y + r * ldy, ldy, p0, p1);
+    for (size_t p = p0; rows <= FEW && p < p1; p++) switch (rows) {
+        case 1: few_rows(kind, 1, w, x, ldx, y, ldy, p); break;
+        case 2: few_rows(kind, 2, w, x, ldx, y, ldy, p); break;
+        case 3: few_rows(kind, 3, w, x, ldx, y, ldy, p); break;
+        case 4: few_rows(kind, 4, w, x, ldx, y, ldy, p); break;
+        case 5: few_rows(kind, 5, w, x, ldx, y, ldy, p); break;
+        case 6: few_rows(kind, 6, w, x, ldx, y, ldy, p); break;
+        case 7: few_rows(kind, 7, w, x, ldx, y, ldy, p); break;
+        default: few_rows(kind, 8, w, x, ldx, y, ldy, p); break;
+        }
+}
+
+void nb_avx512_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
+                         size_t p0, size_t p1)
+{
+    if (!rows) return;
+    if (w->format == NB_FMT_MXFP4)
+        panels(E8M0, w, x, ldx, rows, y, ldy, p0, p1);
+    else if (w->odd_scales)
+        panels(ANY_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
+    else
+        panels(PLAIN_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
+}

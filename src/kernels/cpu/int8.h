@@ -1,0 +1,42 @@
+/* The form of int8 activations, which the tables of all instruction sets share. */
+#ifndef NB_KERNELS_CPU_INT8_H
+#define NB_KERNELS_CPU_INT8_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/*
+ * A row of int8 activations, which takes the place of k_pad floats: for each 16 k a scale of its own.
+ *
+ *     int8  q[k_pad]           of 8 k, those at 0 2 4 6 1 3 5 7: the order in which a word's nibbles come apart
+ *     F32   scale[k_pad / 16]  amax / 254: the codes of E2M1 count halves. NaN when a value of the block is not finite
+ *     int32 bias[k_pad / 16]   12 * the sum of q: kernels look codes up as 12 + 2 * value, which is never negative
+ */
+static inline int8_t *nb_i8_codes(const float *row)
+{
+    return (int8_t *)row;
+}
+static inline float *nb_i8_scale(const float *row, size_t k_pad)
+{
+    return (float *)row + k_pad / 4;
+}
+static inline int32_t *nb_i8_bias(const float *row, size_t k_pad)
+{
+    return (int32_t *)row + k_pad / 4 + k_pad / 16;
+}
+/* A block whose largest magnitude is below this counts as zero: 127 / amax would overflow. */
+#define NB_I8_TINY 0x1p-119f
+
+/* Blocks [b0, b0 + n) of a row of k_pad as a row of their own: slice_pad >= 16 n. Rows lie a multiple of 4 KB apart where k is one,
+ * and then a few of them fill the cache's ways; slices of many rows side by side do not. */
+static inline void nb_i8_slice(const float *row, size_t k_pad, size_t b0, size_t n, float *out,
+                               size_t slice_pad)
+{
+    memcpy(nb_i8_codes(out), nb_i8_codes(row) + 16 * b0, 16 * n);
+    memcpy(nb_i8_scale(out, slice_pad), nb_i8_scale(row, k_pad) + b0, 4 * n);
+    memcpy(nb_i8_bias(out, slice_pad), nb_i8_bias(row, k_pad) + b0, 4 * n);
+}
+#define NB_I8_FLOATS(k_pad) ((k_pad) / 4 + (k_pad) / 8) /* of a row */
+
+#endif
