@@ -53,32 +53,43 @@ typedef struct nb_sched_seq {
     size_t computed; /* committed tokens */
     size_t cached;   /* of them, from the prefix cache at the first admission */
     size_t reserved; /* blocks */
+    size_t boundary; /* a chunk ends here, where another prompt parts; 0: nowhere */
     unsigned preempted;
+    bool unshared;    /* a row was not finite, or healed: nothing from here on may be shared */
+    uint64_t planned; /* the last plan that had a part of it; 0: none since it has its slot */
     struct nb_sched_seq *prev, *next;
 } nb_sched_seq;
 
+/* pages are borrowed; all their slots are the scheduler's from now on. NB_ERR_ARGUMENT: max_rows < max_seqs (every decode has
+ * its row in every step). */
 nb_status nb_sched_new(const nb_sched_options *opt, nb_pages *pages, nb_sched **out, nb_error *err);
 void nb_sched_free(nb_sched *s);
 
 /* NB_ERR_LIMIT: it can never fit in the context or in all blocks there are. Tested without touching the scheduler: any thread. */
 nb_status nb_sched_fits(const nb_sched_options *opt, size_t blocks, size_t n_prompt, size_t max_tokens,
                         bool open_ended, nb_error *err);
-/* Puts q at its place in the queue. */
+/* Tokens that one sequence may have: the context, or what all blocks hold. Its owner ends an open-ended sequence there. */
+size_t nb_sched_context(const nb_sched_options *opt, size_t blocks);
+/* Puts q (which fits) at its place in the queue. q stays where it is until nb_sched_finish. */
 void nb_sched_submit(nb_sched *s, nb_sched_seq *q);
 
 typedef struct nb_sched_part {
     nb_sched_seq *q;
     size_t from, n; /* tokens [from, from + n) of q */
-    bool opened; /* q has just been given its slot, with `from` tokens of the cache in place: open it there */
-    bool last;   /* from + n == n_tokens: its logits make a token */
+    bool
+        opened; /* q has just been given its slot, with `from` tokens of the cache in place: nb_seq_start it there */
+    bool last; /* from + n == n_tokens: its logits make a token */
 } nb_sched_part;
 
-/* Plans the next step into parts [max_seqs]. Pages for the rows are in place. 0: nothing can run (no work, or all parked). now:
- * seconds of a clock that does not go back. Preempted sequences lose slot and pages and wait again at the front. */
+/* Plans the next step into parts [max_seqs], decodes first. Pages for the rows are in place. 0: nothing can run (no work, or all
+ * that runs is parked). now: seconds on arrival's clock. Preempted sequences lose slot and pages and wait again at the front; the
+ * engine needs no word of it, since a slot is started anew for its next owner. */
 size_t nb_sched_plan(nb_sched *s, double now, nb_sched_part *parts);
-/* After the step: the first n of the part's rows count. publish: they were finite, so that full blocks may be shared. */
+/* After the step and nb_seq_commit: the first n of the part's rows count. publish: they were finite and what plain computing gives,
+ * so that full blocks may be shared; once false, this sequence shares no more. */
 void nb_sched_commit(nb_sched *s, const nb_sched_part *part, size_t n, bool publish);
-/* Takes q out, wherever it is: slot and pages go back. */
+/* Takes q out, wherever it is: slot and pages go back (nb_seq_close is not needed; called before, it would take the rows that
+ * the cache is to keep). */
 void nb_sched_finish(nb_sched *s, nb_sched_seq *q);
 
 size_t nb_sched_running(const nb_sched *s);
