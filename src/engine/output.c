@@ -20,8 +20,8 @@ struct nb_output {
     stop *stops;
     size_t n_stop;
     nb_buf piece; /* of one token */
-    nb_buf text;  /* certain, then held */
-    size_t certain, most;
+    nb_buf text;  /* taken, certain, held */
+    size_t taken, certain, most;
 };
 
 /* What one token adds at most: each byte may become U+FFFD, and so may a character that was begun before. */
@@ -134,9 +134,10 @@ static size_t held(const nb_output *o)
 
 int nb_output_push(nb_output *o, uint32_t id, bool silent)
 {
-    memmove(o->text.data, o->text.data + o->certain, o->text.len - o->certain);
-    o->text.len -= o->certain;
-    o->certain = 0;
+    memmove(o->text.data, o->text.data + o->taken, o->text.len - o->taken);
+    o->text.len -= o->taken;
+    o->certain -= o->taken;
+    o->taken = 0;
     o->tokens++;
     if (silent) return -1;
     nb_buf_clear(&o->piece);
@@ -169,8 +170,10 @@ void nb_output_finish(nb_output *o)
     o->certain = o->text.len;
 }
 
-const char *nb_output_text(const nb_output *o, size_t *n)
+const char *nb_output_take(nb_output *o, size_t *n)
 {
-    *n = o->certain;
-    return o->text.data;
+    const char *p = o->text.data + o->taken;
+    *n = o->certain - o->taken;
+    o->taken = o->certain;
+    return p;
 }

@@ -32,7 +32,8 @@ size_t nb_output_most(const nb_output *o); /* bytes that one token can make cert
 int nb_output_push(nb_output *o, uint32_t id, bool silent);
 /* No more tokens come: what was held is text, a character that is not whole becomes U+FFFD. */
 void nb_output_finish(nb_output *o);
-/* The text that the last push made certain, and finish after it: [*n], valid until the next push. */
-const char *nb_output_text(const nb_output *o, size_t *n);
+/* Takes the text [*n] that has become certain since it was last taken: whole characters, valid until the next push or finish. Must
+ * be called between two pushes. */
+const char *nb_output_take(nb_output *o, size_t *n);
 
 #endif
