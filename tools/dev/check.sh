@@ -45,7 +45,8 @@ coverage() {
     find build-coverage -name '*.gcda' -delete
     cmocka_suites build-coverage
     ops build-coverage
-    e2e build-coverage --ignore tests/e2e/test_library.py
+    # Slow kernels: of the logits two models, which between them run every operator.
+    e2e build-coverage --ignore tests/e2e/test_library.py -k "not test_logits or llama_ct or deepseek_v4_ct_nvfp4_attn"
     gcovr --root . --filter src/ --exclude src/cli/ --object-directory build-coverage --print-summary \
         --fail-under-line "$LEAST_COVERAGE"
     finish
