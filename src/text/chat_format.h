@@ -36,6 +36,10 @@ void nb_chat_format_free(nb_chat_format *f);
 nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, int64_t now, nb_buf *out,
                                 nb_error *err);
 
+/* The second half of that, for a format that is a template: messages go to it as they are here, but for the reasoning's names. */
+nb_status nb_chat_format_apply(const nb_chat_format *f, const json_t *request, int64_t now, nb_buf *out,
+                               nb_error *err);
+
 /* True when the template (or encoding) reads this variable: a key of chat_template_kwargs that it would see. */
 bool nb_chat_format_uses(const nb_chat_format *f, const char *variable);
 /* "deepseek_v4" for the built-in encoding, "jinja" otherwise. Static storage. */

@@ -25,7 +25,7 @@ void nb_pyjson_add_string(nb_buf *out, const char *s, size_t n)
 }
 
 /* float.__repr__: the fewest digits that read back as v; positional for exponents -4 … 15. */
-static void add_real(nb_buf *out, double v)
+void nb_pyjson_add_real(nb_buf *out, double v)
 {
     char text[40], digit[20] = "0";
     int n = 0, exponent = 0;
@@ -66,7 +66,7 @@ void nb_pyjson_add(nb_buf *out, const json_t *v)
     case JSON_TRUE: nb_buf_adds(out, "true"); break;
     case JSON_FALSE: nb_buf_adds(out, "false"); break;
     case JSON_INTEGER: nb_buf_addf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(v)); break;
-    case JSON_REAL: add_real(out, json_real_value(v)); break;
+    case JSON_REAL: nb_pyjson_add_real(out, json_real_value(v)); break;
     case JSON_STRING: nb_pyjson_add_string(out, json_string_value(v), json_string_length(v)); break;
     case JSON_ARRAY:
         nb_buf_addc(out, '[');

@@ -10,5 +10,7 @@
 void nb_pyjson_add(nb_buf *out, const json_t *v);
 /* One string, quotes included. s is valid UTF-8. */
 void nb_pyjson_add_string(nb_buf *out, const char *s, size_t n);
+/* A finite float as repr gives it. */
+void nb_pyjson_add_real(nb_buf *out, double v);
 
 #endif

@@ -1,0 +1,528 @@
+/*
+ * From a chat request to a prompt, in the two steps that vLLM and transformers make of it:
+ *
+ *     request off the wire -> messages as templates expect them    (vLLM, vllm/entrypoints/chat_utils.py)
+ *     messages -> variables -> text                                (transformers, utils/chat_template_utils.py)
+ */
+#include "text/chat_format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json_tree.h"
+#include "text/chat.h"
+#include "text/jinja_internal.h"
+
+#define TEMPLATE_MAX ((size_t)16 << 20)
+#define CONFIG_MAX ((size_t)256 << 20)
+
+struct nb_chat_format {
+    nb_jinja *jinja; /* NULL: DeepSeek-V4's encoding */
+    bool parts;      /* the template wants content as a list of parts */
+    json_t *tokens;  /* "bos_token" and the like: variables of every template */
+};
+
+static nb_status no_memory(nb_error *err)
+{
+    return nb_fail_nomem(err, "a chat request", 0);
+}
+
+/* ---- finding the format ---- */
+
+static nb_status parse(nb_chat_format *f, const char *file, bool whole_file, const char *text, size_t n,
+                       nb_error *err)
+{
+    nb_status s = nb_jinja_parse(text, n, &f->jinja, err);
+    if (s != NB_OK && !whole_file) err->offset = -1; /* the template's byte is not the file's */
+    if (s != NB_OK) nb_error_at(err, file, NULL, -1);
+    return s == NB_OK ? nb_jinja_wants_parts(f->jinja, &f->parts, err) : s;
+}
+
+static nb_status parse_file(nb_chat_format *f, const char *path, nb_error *err)
+{
+    nb_buf text = {0};
+    nb_status s = nb_file_slurp(path, TEMPLATE_MAX, &text, err);
+    if (s == NB_OK) s = parse(f, path, true, nb_buf_str(&text), text.len, err);
+    nb_buf_free(&text);
+    return s;
+}
+
+/* The template in a JSON file's chat_template: a string, or in a list the one named default. */
+static nb_status parse_member(nb_chat_format *f, const char *file, const json_t *config, nb_error *err)
+{
+    const json_t *t = json_object_get(config, "chat_template"), *each;
+    size_t i;
+    if (json_is_array(t)) {
+        const json_t *list = t;
+        t = NULL;
+        json_array_foreach(list, i, each)
+        {
+            const char *name = json_string_value(json_object_get(each, "name"));
+            if (name && strcmp(name, "default") == 0) t = json_object_get(each, "template");
+        }
+    }
+    if (!json_is_string(t)) return NB_OK;
+    return parse(f, file, false, json_string_value(t), json_string_length(t), err);
+}
+
+/* A JSON object of the folder; *out stays NULL when the file is not there. */
+static nb_status read_object(const char *path, json_t **out, nb_error *err)
+{
+    nb_buf text = {0};
+    nb_error probe = {.offset = -1};
+    nb_status s = nb_file_slurp(path, CONFIG_MAX, &text, &probe);
+    if (s == NB_ERR_MISSING) return NB_OK;
+    if (s != NB_OK)
+        *err = probe;
+    else
+        s = nb_json_tree(path, nb_buf_str(&text), text.len, out, err);
+    nb_buf_free(&text);
+    return s;
+}
+
+/* Special tokens as transformers offers them: a string, or an object that says how the token behaves. */
+static nb_status take_tokens(nb_chat_format *f, const json_t *config, nb_error *err)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    if (!(f->tokens = json_object())) return no_memory(err);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *t = json_object_get(config, names[i]);
+        if (json_is_object(t)) t = json_object_get(t, "content");
+        if (json_is_string(t) && json_object_set(f->tokens, names[i], t) != 0) return no_memory(err);
+    }
+    return NB_OK;
+}
+
+static nb_status from_folder(nb_chat_format *f, const char *dir, const json_t *config, nb_error *err)
+{
+    char *path = nb_path_join(dir, "chat_template.jinja"), *json = nb_path_join(dir, "chat_template.json"),
+         *tokenizer = nb_path_join(dir, "tokenizer_config.json");
+    json_t *other = NULL;
+    nb_error probe = {.offset = -1};
+    nb_status s = path && json && tokenizer ? parse_file(f, path, &probe) : no_memory(&probe);
+    if (s == NB_ERR_MISSING) {
+        s = read_object(json, &other, &probe);
+        if (s == NB_OK) s = parse_member(f, json, other, &probe);
+        if (s == NB_OK && !f->jinja) s = parse_member(f, tokenizer, config, &probe);
+    }
+    if (s != NB_OK) *err = probe;
+    json_decref(other);
+    free(path);
+    free(json);
+    free(tokenizer);
+    return s;
+}
+
+nb_status nb_chat_format_open(const char *dir, const char *architecture, const char *source,
+                              nb_chat_format **out, nb_error *err)
+{
+    nb_error local = {.offset = -1};
+    if (!err) err = &local;
+    json_t *config = NULL;
+    nb_chat_format *f = calloc(1, sizeof *f);
+    char *path = nb_path_join(dir, "tokenizer_config.json");
+    nb_status s = f && path ? read_object(path, &config, err) : no_memory(err);
+    if (s == NB_OK) s = take_tokens(f, config, err);
+    if (s != NB_OK) goto out;
+    if (!source)
+        s = from_folder(f, dir, config, err);
+    else if (strpbrk(source, "{}\n")) /* as vLLM tells a template from a path */
+        s = parse(f, NULL, true, source, strlen(source), err);
+    else
+        s = parse_file(f, source, err);
+    if (s == NB_OK && !f->jinja && !(architecture && strcmp(architecture, "deepseek_v4") == 0)) {
+        s = nb_fail(err, NB_ERR_MISSING, "the folder has no chat template");
+        nb_error_at(err, dir, NULL, -1);
+        nb_error_remedy(err, "put the model's chat_template.jinja there, or give prompts as plain text with "
+                             "special tokens spelled out");
+    }
+out:
+    json_decref(config);
+    free(path);
+    if (s == NB_OK)
+        *out = f;
+    else
+        nb_chat_format_free(f);
+    return s;
+}
+
+void nb_chat_format_free(nb_chat_format *f)
+{
+    if (!f) return;
+    nb_jinja_free(f->jinja);
+    json_decref(f->tokens);
+    free(f);
+}
+
+bool nb_chat_format_uses(const nb_chat_format *f, const char *variable)
+{
+    static const char *const builtin[] = {"thinking", "enable_thinking", "reasoning_effort", "drop_thinking"};
+    if (f->jinja) return nb_jinja_uses(f->jinja, variable);
+    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++)
+        if (strcmp(builtin[i], variable) == 0) return true;
+    return false;
+}
+
+const char *nb_chat_format_name(const nb_chat_format *f)
+{
+    return f->jinja ? "jinja" : "deepseek_v4";
+}
+
+/* ---- off the wire ---- */
+
+/* The text of one part of a message's content. */
+static const json_t *part_text(const json_t *part)
+{
+    static const char *const types[][2] = {{"text", "text"},
+                                           {"input_text", "text"},
+                                           {"output_text", "text"},
+                                           {"refusal", "refusal"},
+                                           {"thinking", "thinking"}};
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (json_is_string(part)) return part;
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++) {
+        const json_t *text = json_object_get(part, types[i][1]);
+        if (strcmp(type, types[i][0]) == 0 && json_is_string(text)) return text;
+    }
+    return NULL;
+}
+
+/* Content as a list of text parts, or as one text with a line for each part. */
+static nb_status make_content(const json_t *content, bool parts, json_t **out, nb_error *err)
+{
+    const json_t *part;
+    size_t i;
+    nb_buf text = {0};
+    json_t *list = json_array();
+    nb_status s = list ? NB_OK : no_memory(err);
+    if (s == NB_OK && content && !json_is_null(content) && !json_is_string(content) &&
+        !json_is_array(content))
+        s = nb_fail(err, NB_ERR_ARGUMENT, "content is neither text, null nor a list of parts");
+    if (s == NB_OK && json_is_string(content)) {
+        nb_buf_add(&text, json_string_value(content), json_string_length(content));
+        if (json_array_append_new(list, json_pack("{s:s, s:O}", "type", "text", "text", content)) != 0)
+            s = no_memory(err);
+    }
+    json_array_foreach(content, i, part)
+    {
+        const json_t *t = s == NB_OK ? part_text(part) : NULL;
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (s == NB_OK && !t)
+            s = nb_fail(err, NB_ERR_ARGUMENT, "a content part of type '%.60s': text alone is read",
+                        type ? type : "");
+        if (!t) continue;
+        if (i) nb_buf_addc(&text, '\n');
+        nb_buf_add(&text, json_string_value(t), json_string_length(t));
+        if (json_array_append_new(list, json_pack("{s:s, s:O}", "type", "text", "text", t)) != 0)
+            s = no_memory(err);
+    }
+    if (s == NB_OK) {
+        *out = parts              ? json_incref(list)
+               : nb_buf_ok(&text) ? json_stringn(nb_buf_str(&text), text.len)
+                                  : NULL;
+        if (!*out) s = no_memory(err);
+    }
+    json_decref(list);
+    nb_buf_free(&text);
+    return s;
+}
+
+/* A call's arguments come as the text of a JSON object and go to the template as that object; what is no JSON stays text. */
+static nb_status make_arguments(const json_t *arguments, json_t **out, nb_error *err)
+{
+    nb_error probe;
+    size_t n = json_string_length(arguments);
+    *out = NULL;
+    if (json_is_string(arguments) && n) {
+        nb_status s = nb_json_tree(NULL, json_string_value(arguments), n, out, &probe);
+        if (s == NB_ERR_NOMEM) return no_memory(err);
+    }
+    bool nothing = !arguments || json_is_null(arguments) || (json_is_string(arguments) && !n);
+    if (!*out) *out = nothing ? json_object() : json_incref((json_t *)arguments);
+    return *out ? NB_OK : no_memory(err);
+}
+
+static nb_status make_calls(const json_t *calls, json_t **out, nb_error *err)
+{
+    const json_t *call;
+    size_t i;
+    nb_status s = NB_OK;
+    json_t *list = json_array();
+    if (!list) return no_memory(err);
+    json_array_foreach(calls, i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        json_t *arguments = NULL;
+        if (!json_is_object(function)) {
+            s = nb_fail(err, NB_ERR_ARGUMENT, "tool_calls[%zu] has no function", i);
+            break;
+        }
+        if ((s = make_arguments(json_object_get(function, "arguments"), &arguments, err))) break;
+        json_t *c = json_copy((json_t *)call), *f = json_copy((json_t *)function);
+        bool ok = c && f && json_object_set(f, "arguments", arguments) == 0 &&
+                  json_object_set(c, "function", f) == 0 && json_array_append(list, c) == 0;
+        json_decref(arguments);
+        json_decref(c);
+        json_decref(f);
+        if (!ok) {
+            s = no_memory(err);
+            break;
+        }
+    }
+    if (s == NB_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return s;
+}
+
+/* The first of two names of a member that is there and not null. */
+static json_t *either(const json_t *o, const char *a, const char *b)
+{
+    json_t *v = json_object_get(o, a);
+    if (!v || json_is_null(v)) v = json_object_get(o, b);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* One message: role, content, then the rest without what is null. */
+static nb_status make_message(const json_t *m, bool parts, json_t **out, nb_error *err)
+{
+    const char *key;
+    json_t *v, *content = NULL, *calls = NULL;
+    const json_t *role = json_object_get(m, "role"), *given = json_object_get(m, "tool_calls");
+    if (!json_is_string(role)) return nb_fail(err, NB_ERR_ARGUMENT, "it is not an object with a role");
+    bool assistant = strcmp(json_string_value(role), "assistant") == 0;
+    nb_status s = make_content(json_object_get(m, "content"), parts, &content, err);
+    if (s == NB_OK && assistant && json_array_size(given)) s = make_calls(given, &calls, err);
+    json_t *o = json_object();
+    bool ok = o && json_object_set(o, "role", (json_t *)role) == 0 &&
+              (s || json_object_set(o, "content", content) == 0);
+    json_object_foreach((json_t *)m, key, v)
+    {
+        if (json_is_null(v) || json_object_get(o, key) || strcmp(key, "tool_calls") == 0) continue;
+        ok = ok && json_object_set(o, key, v) == 0;
+    }
+    json_t *reasoning = assistant ? either(m, "reasoning", "reasoning_content") : NULL;
+    if (reasoning)
+        ok = ok && json_object_set(o, "reasoning", reasoning) == 0 &&
+             json_object_set(o, "reasoning_content", reasoning) == 0;
+    if (calls || (given && !assistant && !json_is_null(given)))
+        ok = ok && json_object_set(o, "tool_calls", calls ? calls : (json_t *)given) == 0;
+    if (s == NB_OK && !ok) s = no_memory(err);
+    json_decref(content);
+    json_decref(calls);
+    if (s == NB_OK)
+        *out = o;
+    else
+        json_decref(o);
+    return s;
+}
+
+static nb_status make_messages(const json_t *messages, bool parts, json_t **out, nb_error *err)
+{
+    const json_t *m;
+    size_t i;
+    nb_status s = NB_OK;
+    if (!json_is_array(messages)) return nb_fail(err, NB_ERR_ARGUMENT, "messages is not an array");
+    json_t *list = json_array();
+    if (!list) return no_memory(err);
+    json_array_foreach(messages, i, m)
+    {
+        json_t *each = NULL;
+        if ((s = make_message(m, parts, &each, err))) {
+            char cause[sizeof err->cause];
+            memcpy(cause, err->cause, sizeof cause);
+            if (s == NB_ERR_ARGUMENT) nb_fail(err, s, "messages[%zu]: %.480s", i, cause);
+            break;
+        }
+        if (json_array_append_new(list, each) != 0) {
+            s = no_memory(err);
+            break;
+        }
+    }
+    if (s == NB_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return s;
+}
+
+/* ---- to the template ---- */
+
+static const char tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/* Reasoning under the names that templates read, as transformers offers it. */
+static json_t *with_reasoning(const json_t *message)
+{
+    json_t *r = either(message, "reasoning_content", "thinking");
+    if (!r) r = either(message, "reasoning", "reasoning");
+    if (!r) return json_copy((json_t *)message);
+    json_t *o = json_object();
+    bool ok = o && json_object_set(o, "thinking", r) == 0 && json_object_update(o, (json_t *)message) == 0 &&
+              json_object_set(o, "reasoning_content", r) == 0;
+    if (ok) return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* The text of the last message that a reply is to continue, with a tag after it, by which its end is found in the prompt.
+ * *text is borrowed from the message as it was. */
+static nb_status put_tag(json_t *messages, const json_t **text, nb_error *err)
+{
+    size_t n = json_array_size(messages);
+    json_t *last = json_deep_copy(json_array_get(messages, n ? n - 1 : 0)), *holder = last;
+    const char *key = "content";
+    const json_t *content = json_object_get(json_array_get(messages, n ? n - 1 : 0), key);
+    nb_buf tagged = {0};
+    nb_status s = NB_OK;
+    *text = content;
+    if (json_is_array(content)) {
+        *text = NULL;
+        key = "text";
+        for (size_t i = json_array_size(content); i-- > 0 && !*text;) {
+            *text = json_object_get(json_array_get(content, i), key);
+            holder = json_array_get(json_object_get(last, "content"), i);
+        }
+    }
+    if (!json_is_string(*text)) {
+        s = nb_fail(err, NB_ERR_ARGUMENT,
+                    "continue_final_message is set but the final message has no content to continue");
+        goto out;
+    }
+    nb_buf_add(&tagged, json_string_value(*text), json_string_length(*text));
+    nb_buf_adds(&tagged, tag);
+    json_t *v = nb_buf_ok(&tagged) ? json_stringn(tagged.data, tagged.len) : NULL;
+    if (!last || !v || json_object_set(holder, key, v) != 0 || json_array_set(messages, n - 1, last) != 0)
+        s = no_memory(err);
+    json_decref(v);
+out:
+    json_decref(last);
+    nb_buf_free(&tagged);
+    return s;
+}
+
+static size_t strip_end(const char *s, size_t n)
+{
+    uint32_t cp;
+    while (n) {
+        size_t i = n - 1;
+        while (i && ((unsigned char)s[i] & 0xC0) == 0x80) i--;
+        nb_j_char(s + i, n - i, &cp);
+        if (!nb_j_is_space(cp)) break;
+        n = i;
+    }
+    return n;
+}
+
+/* Ends the prompt, which begins at byte `from`, where the last message's text ends. */
+static nb_status cut_at_tag(nb_buf *out, size_t from, const json_t *text, nb_error *err)
+{
+    const char *want = json_string_value(text), *found = NULL;
+    size_t n = strip_end(want, json_string_length(text)), tag_n = sizeof tag - 1;
+    uint32_t cp;
+    for (size_t w; n && (w = nb_j_char(want, n, &cp)) && nb_j_is_space(cp); n -= w) want += w;
+    const char *prompt = out->data ? out->data + from : "";
+    size_t len = out->len - from;
+    bool there = memmem(prompt, len, want, n) != NULL;
+    for (const char *p = prompt; (p = memmem(p, len - (size_t)(p - prompt), tag, tag_n - 1)); p++) found = p;
+    if (!there || !found)
+        return nb_fail(err, NB_ERR_ARGUMENT,
+                       "continue_final_message is set but the final message does not appear in the chat "
+                       "after applying the chat template");
+    size_t at = (size_t)(found - prompt);
+    bool kept = at + tag_n <= len && found[tag_n - 1] == ' ';
+    out->len = from + (kept ? at : strip_end(prompt, at));
+    out->data[out->len] = '\0';
+    return NB_OK;
+}
+
+static bool flag(const json_t *request, const char *name, bool otherwise)
+{
+    const json_t *v = json_object_get(request, name);
+    return v && !json_is_null(v) ? json_is_true(v) : otherwise;
+}
+
+nb_status nb_chat_format_apply(const nb_chat_format *f, const json_t *request, int64_t now, nb_buf *out,
+                               nb_error *err)
+{
+    nb_error local = {.offset = -1};
+    if (!err) err = &local;
+    static const char *const own[] = {"tools", "documents"};
+    const json_t *given = json_object_get(request, "messages"),
+                 *kwargs = json_object_get(request, "chat_template_kwargs"), *each, *text = NULL;
+    bool resume = flag(request, "continue_final_message", false),
+         generate = flag(request, "add_generation_prompt", !resume);
+    size_t i, before = out->len;
+    json_t *vars = json_object(), *messages = json_array();
+    bool ok = vars && messages && json_object_update(vars, f->tokens) == 0;
+    nb_status s = NB_OK;
+    if (json_is_object(kwargs)) ok = ok && json_object_update(vars, (json_t *)kwargs) == 0;
+    json_array_foreach(given, i, each) ok = ok && json_array_append_new(messages, with_reasoning(each)) == 0;
+    ok = ok && json_object_set(vars, "messages", messages) == 0;
+    for (i = 0; i < 2; i++) {
+        json_t *v = json_object_get(request, own[i]);
+        ok = ok &&
+             (v ? json_object_set(vars, own[i], v) : json_object_set_new(vars, own[i], json_null())) == 0;
+    }
+    ok = ok && json_object_set_new(vars, "add_generation_prompt", json_boolean(generate)) == 0;
+    if (!ok)
+        s = no_memory(err);
+    else if (resume && generate)
+        s = nb_fail(err, NB_ERR_ARGUMENT,
+                    "Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
+    if (s == NB_OK && resume) s = put_tag(messages, &text, err);
+    if (s == NB_OK) s = nb_jinja_render(f->jinja, vars, now, NB_JINJA_LIMITS, out, err);
+    if (s == NB_OK && resume) s = cut_at_tag(out, before, text, err);
+    if (s != NB_OK && out->data) {
+        out->len = before;
+        out->data[before] = '\0';
+    }
+    json_decref(vars);
+    json_decref(messages);
+    return s;
+}
+
+/* DeepSeek-V4's encoder reads requests as they come; a reply that is continued is one without its end token. */
+static nb_status render_builtin(const json_t *request, nb_buf *out, nb_error *err)
+{
+    if (!flag(request, "continue_final_message", false)) return nb_chat_deepseek_v4_render(request, out, err);
+    if (flag(request, "add_generation_prompt", false))
+        return nb_fail(err, NB_ERR_ARGUMENT,
+                       "Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
+    json_t *r = json_copy((json_t *)request), *messages = json_copy(json_object_get(request, "messages"));
+    size_t n = json_array_size(messages);
+    json_t *last = json_copy(json_array_get(messages, n ? n - 1 : 0));
+    const char *role = json_string_value(json_object_get(last, "role"));
+    nb_status s = NB_OK;
+    if (n && (!role || strcmp(role, "assistant") != 0))
+        s = nb_fail(err, NB_ERR_ARGUMENT,
+                    "continue_final_message is set but the final message is not the assistant's");
+    else if (!r || !messages || !last || json_object_set_new(last, "wo_eos", json_true()) != 0 ||
+             json_array_set(messages, n - 1, last) != 0 || json_object_set(r, "messages", messages) != 0 ||
+             json_object_set_new(r, "add_generation_prompt", json_false()) != 0)
+        s = n && json_is_object(last) ? no_memory(err)
+                                      : nb_fail(err, NB_ERR_ARGUMENT, "there is no message to continue");
+    if (s == NB_OK) s = nb_chat_deepseek_v4_render(r, out, err);
+    json_decref(r);
+    json_decref(messages);
+    json_decref(last);
+    return s;
+}
+
+nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, int64_t now, nb_buf *out,
+                                nb_error *err)
+{
+    nb_error local = {.offset = -1};
+    if (!err) err = &local;
+    if (!f->jinja) return render_builtin(request, out, err);
+    json_t *messages = NULL, *r = NULL;
+    nb_status s = make_messages(json_object_get(request, "messages"), f->parts, &messages, err);
+    if (s == NB_OK && (!(r = json_copy((json_t *)request)) || json_object_set(r, "messages", messages) != 0))
+        s = no_memory(err);
+    if (s == NB_OK) s = nb_chat_format_apply(f, r, now, out, err);
+    json_decref(messages);
+    json_decref(r);
+    return s;
+}
