@@ -227,6 +227,13 @@ static void make_room(plan *p, const nb_sched_seq *q, size_t need)
     p->unpromised = unpromised(s);
 }
 
+/* What an open-ended sequence gets beyond `blocks`, where free_blocks could be promised: little where little is left. */
+static size_t growth(const nb_sched *s, const nb_sched_seq *q, size_t blocks, size_t free_blocks)
+{
+    if (s->opt.reserve != NB_RESERVE_FULL || !q->open_ended) return 0;
+    return least(least(GROWTH, free_blocks / 4), whole(s, q) - blocks);
+}
+
 /* q's reservation covers `blocks`. */
 static bool promise(plan *p, nb_sched_seq *q, size_t blocks)
 {
@@ -234,8 +241,7 @@ static bool promise(plan *p, nb_sched_seq *q, size_t blocks)
     size_t need = blocks - q->reserved;
     if (need > p->unpromised && !p->preempted) make_room(p, q, need - p->unpromised);
     if (need > p->unpromised) return false;
-    if (p->s->opt.reserve == NB_RESERVE_FULL && whole(p->s, q) > blocks)
-        need += least(least(GROWTH - 1, whole(p->s, q) - blocks), p->unpromised - need);
+    need += growth(p->s, q, blocks, p->unpromised - need);
     q->reserved += need;
     p->unpromised -= need;
     return true;
@@ -281,11 +287,9 @@ static bool admit(plan *p, nb_sched_seq *q)
     p->unpromised -= taken + owing;
     s->n_free--;
     dequeue(s, q);
-    if (q->open_ended && s->opt.reserve == NB_RESERVE_FULL) { /* room to grow, as far as it is there */
-        size_t more = least(least(GROWTH, whole(s, q) - need), p->unpromised);
-        need += more;
-        p->unpromised -= more;
-    }
+    size_t more = growth(s, q, need, p->unpromised);
+    need += more;
+    p->unpromised -= more;
     size_t known = nb_pages_known(s->pages, slot), at = s->n_running++;
     for (; at > 0 && before(s, q, s->running[at - 1]); at--) s->running[at] = s->running[at - 1];
     s->running[at] = q;

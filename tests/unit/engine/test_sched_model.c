@@ -15,9 +15,10 @@
 
 #include <cmocka.h>
 
+#include "engine/pages_internal.h"
 #include "engine/sched.h"
 
-enum { CONTEXT = 320, MAX_ROWS = 48, MAX_SEQS = 5, LIVE = 12, OPERATIONS = 1100000 };
+enum { CONTEXT = 320, MAX_ROWS = 48, MAX_SEQS = 5, LIVE = 12, OPERATIONS = 2000000 };
 
 typedef struct shape {
     const char *name;
@@ -130,7 +131,7 @@ static void submit(world *w)
         for (shared = 0; shared < n && draw(w, 90); shared++) append(r, family * 1000 + (uint32_t)shared);
     for (; shared < n; shared++) append(r, draw(w, 2));
     r->q.n_prompt = n;
-    r->q.open_ended = draw(w, 4) == 0;
+    r->q.open_ended = draw(w, 2) == 0;
     r->q.max_tokens = r->q.open_ended ? limit - n : 1 + draw(w, 40);
     if (!r->q.open_ended && r->q.max_tokens > limit - n) r->q.max_tokens = limit - n;
     assert_int_equal(
@@ -171,7 +172,7 @@ static void carry_out(world *w, const nb_sched_part *part)
     if (!part->last || keep < part->n) return;
     size_t limit = nb_sched_context(&w->opt, nb_pages_blocks(w->pages));
     if (r->q.n_tokens - r->q.n_prompt + 1 >= r->q.max_tokens || r->q.n_tokens + 1 >= limit ||
-        draw(w, 50) == 0)
+        draw(w, 150) == 0)
         finish(w, r);
     else
         append(r, r->history[r->q.n_tokens - 1] % 3);
@@ -235,7 +236,7 @@ static void step(world *w)
 }
 
 static void live_through(const shape *sh, size_t blocks, nb_reserve reserve, bool cache, bool priorities,
-                         uint64_t operations, world *w)
+                         bool collide, uint64_t operations, world *w)
 {
     nb_error err;
     *w = (world){.sh = sh, .random = blocks * 2 + (uint64_t)reserve * 7 + cache};
@@ -249,6 +250,7 @@ static void live_through(const shape *sh, size_t blocks, nb_reserve reserve, boo
     const nb_pages_options po = {MAX_SEQS, CONTEXT, MAX_ROWS, blocks, cache};
     assert_int_equal(nb_pages_new(sh->decl, sh->n, &po, &w->pages, &err), NB_OK);
     assert_int_equal(nb_sched_new(&w->opt, w->pages, &w->sched, &err), NB_OK);
+    if (collide) w->pages->tree.key_bits = 1; /* two keys for all blocks */
     while (w->operations < operations) step(w);
     w->preempted = nb_sched_preemptions(w->sched);
     for (size_t i = 0; i < LIVE; i++)
@@ -270,7 +272,8 @@ static void test_a_million_operations(void **unused)
     for (size_t s = 0; s < 3; s++)
         for (int reserve = 0; reserve < 2; reserve++)
             for (size_t blocks = 24; blocks <= 48; blocks += 24) {
-                live_through(&shapes[s], blocks, (nb_reserve)reserve, true, s == 2, OPERATIONS / 12, w);
+                live_through(&shapes[s], blocks, (nb_reserve)reserve, true, s == 2, blocks == 48,
+                             OPERATIONS / 12, w);
                 assert_true(w->hits > 100 && w->failures > 100 && w->verified > 1000);
                 operations += w->operations;
                 hits += w->hits;
@@ -291,7 +294,7 @@ static void test_without_a_cache(void **unused)
     world *w = malloc(sizeof *w);
     assert_non_null(w);
     for (size_t s = 0; s < 3; s++) {
-        live_through(&shapes[s], 30, NB_RESERVE_PROMPT, false, false, 20000, w);
+        live_through(&shapes[s], 30, NB_RESERVE_PROMPT, false, false, false, 20000, w);
         assert_int_equal(w->hits, 0);
     }
     free(w);

@@ -1,0 +1,395 @@
+/* The scheduler's decisions, one by one, over a pool of 16-token blocks of one plain stream without a cache (unless a test asks). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/sched.h"
+
+enum { SEQS = 4, CONTEXT = 1024, MANY = 12 };
+
+typedef struct bench {
+    nb_sched_options opt;
+    nb_pages *pages;
+    nb_sched *s;
+    nb_sched_seq q[MANY];
+    uint32_t ids[MANY][CONTEXT + 1];
+    nb_sched_part parts[SEQS];
+    size_t n;
+} bench;
+
+static bench *open_bench(nb_sched_options opt, size_t blocks, bool cache)
+{
+    bench *b = calloc(1, sizeof *b);
+    const nb_stream_decl decl = {1, 1, 0};
+    assert_non_null(b);
+    opt.max_seqs = SEQS;
+    if (!opt.max_context) opt.max_context = CONTEXT;
+    if (!opt.max_rows) opt.max_rows = 256;
+    b->opt = opt;
+    const nb_pages_options po = {SEQS, opt.max_context, opt.max_rows, blocks, cache};
+    assert_int_equal(nb_pages_new(&decl, 1, &po, &b->pages, NULL), NB_OK);
+    assert_int_equal(nb_sched_new(&opt, b->pages, &b->s, NULL), NB_OK);
+    for (uint32_t i = 0; i < MANY; i++)
+        for (uint32_t t = 0; t <= CONTEXT; t++) b->ids[i][t] = i * 10000 + t; /* no two begin alike */
+    return b;
+}
+
+static void close_bench(bench *b)
+{
+    nb_error err;
+    if (nb_sched_check(b->s, &err) != NB_OK) fail_msg("%s", err.cause);
+    if (nb_pages_check(b->pages, &err) != NB_OK) fail_msg("%s", err.cause);
+    nb_sched_free(b->s);
+    nb_pages_free(b->pages);
+    free(b);
+}
+
+/* max_tokens 0: open-ended. */
+static nb_sched_seq *submit(bench *b, size_t i, size_t n_prompt, size_t max_tokens, double arrival)
+{
+    nb_sched_seq *q = &b->q[i];
+    *q = (nb_sched_seq){.tokens = b->ids[i],
+                        .n_prompt = n_prompt,
+                        .n_tokens = n_prompt,
+                        .max_tokens = max_tokens ? max_tokens : b->opt.max_context - n_prompt,
+                        .open_ended = max_tokens == 0,
+                        .arrival = arrival,
+                        .salt = ""};
+    nb_sched_submit(b->s, q);
+    return q;
+}
+
+static const nb_sched_part *part_of(const bench *b, const nb_sched_seq *q)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->parts[i].q == q) return &b->parts[i];
+    return NULL;
+}
+
+static void plan(bench *b, double now)
+{
+    b->n = nb_sched_plan(b->s, now, b->parts);
+    nb_error err;
+    if (nb_sched_check(b->s, &err) != NB_OK) fail_msg("%s", err.cause);
+}
+
+/* Commits the plan; who has computed all its tokens gets another. */
+static void commit(bench *b)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        nb_pages_trim(b->pages, b->parts[i].q->slot, b->parts[i].from + b->parts[i].n);
+        nb_sched_commit(b->s, &b->parts[i], b->parts[i].n, true);
+        b->parts[i].q->n_tokens += b->parts[i].last;
+    }
+}
+
+static void steps(bench *b, size_t n, double now)
+{
+    while (n-- > 0) {
+        plan(b, now);
+        commit(b);
+    }
+}
+
+static void test_what_never_fits_is_refused(void **unused)
+{
+    const nb_sched_options opt = {.max_context = 1000};
+    nb_error err;
+    assert_int_equal(nb_sched_fits(&opt, 100, 900, 100, false, &err), NB_OK);
+    assert_int_equal(nb_sched_fits(&opt, 100, 900, 101, false, &err), NB_ERR_LIMIT);
+    assert_non_null(strstr(err.cause, "the context of 1000 tokens"));
+    assert_int_equal(nb_sched_fits(&opt, 100, 999, 5000, true, &err), NB_OK); /* one token of answer */
+    assert_int_equal(nb_sched_fits(&opt, 100, 1000, 1, true, &err), NB_ERR_LIMIT);
+    assert_int_equal(nb_sched_fits(&opt, 10, 150, 10, false, &err), NB_OK); /* ten blocks: 160 tokens */
+    assert_int_equal(nb_sched_fits(&opt, 10, 150, 11, false, &err), NB_ERR_LIMIT);
+    assert_non_null(strstr(err.cause, "the KV memory of 160 tokens"));
+    assert_int_equal(nb_sched_fits(&opt, 100, SIZE_MAX, 1, false, &err), NB_ERR_LIMIT);
+    assert_int_equal(nb_sched_fits(&opt, 100, 1, SIZE_MAX, false, &err), NB_ERR_LIMIT);
+}
+
+static void test_too_small_steps_are_refused(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 64, false);
+    nb_sched *s = NULL;
+    nb_error err;
+    const nb_sched_options opt = {.max_seqs = 8, .max_rows = 7, .max_context = CONTEXT};
+    assert_int_equal(nb_sched_new(&opt, b->pages, &s, &err), NB_ERR_ARGUMENT);
+    assert_null(s);
+    close_bench(b);
+}
+
+static void test_decodes_first_then_arrival(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.max_rows = 64}, 128, false);
+    nb_sched_seq *late = submit(b, 0, 10, 20, 5), *early = submit(b, 1, 100, 20, 1);
+    plan(b, 6); /* all rows go to who came first */
+    assert_int_equal(b->n, 1);
+    assert_int_equal(part_of(b, early)->n, 64);
+    commit(b);
+    plan(b, 6); /* the rest of its prompt, and the other's prompt */
+    assert_int_equal(part_of(b, early)->n, 36);
+    assert_true(part_of(b, early)->last && !part_of(b, early)->opened);
+    assert_int_equal(part_of(b, late)->n, 10);
+    assert_true(part_of(b, late)->opened && part_of(b, late)->last);
+    commit(b);
+    nb_sched_seq *third = submit(b, 2, 200, 20, 0); /* arrived before all, and is a prompt */
+    plan(b, 6);
+    assert_int_equal(b->n, 3);
+    assert_ptr_equal(b->parts[0].q, early);
+    assert_ptr_equal(b->parts[1].q, late);
+    assert_int_equal(part_of(b, third)->n, 62);
+    commit(b);
+    plan(b, 6);
+    assert_ptr_equal(b->parts[2].q, third); /* still after the decodes */
+    assert_int_equal(part_of(b, third)->from, 62);
+    close_bench(b);
+}
+
+static void test_a_long_prompt_leaves_room(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.max_rows = 100, .chunk_limit = 40}, 128, false);
+    nb_sched_seq *big = submit(b, 0, 500, 10, 0);
+    plan(b, 0);
+    assert_int_equal(part_of(b, big)->n, 100); /* alone it may have all */
+    commit(b);
+    nb_sched_seq *small = submit(b, 1, 30, 10, 1);
+    plan(b, 1);
+    assert_int_equal(part_of(b, big)->n, 40);
+    assert_int_equal(part_of(b, small)->n, 30);
+    commit(b);
+    plan(b, 1); /* the small one decodes, the big one is not starved */
+    assert_int_equal(part_of(b, small)->n, 1);
+    assert_int_equal(part_of(b, big)->n, 40);
+    close_bench(b);
+}
+
+/* 40 blocks; the first holds 25 of them to its end, so the second (30) waits while a third (5) fits. */
+static void test_who_does_not_fit_is_passed_for_a_while(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.bypass_seconds = 10, .max_rows = 512}, 40, false);
+    nb_sched_seq *holder = submit(b, 0, 300, 100, 0);
+    plan(b, 0);
+    assert_non_null(part_of(b, holder));
+    commit(b);
+    nb_sched_seq *big = submit(b, 1, 380, 100, 1), *small = submit(b, 2, 60, 20, 2);
+    plan(b, 2);
+    assert_null(part_of(b, big));
+    assert_non_null(part_of(b, small));
+    commit(b);
+    nb_sched_finish(b->s, small);
+    nb_sched_seq *later = submit(b, 3, 60, 20, 3);
+    plan(b, 11.5); /* the big one has waited 10.5 seconds: nobody passes it any more */
+    assert_null(part_of(b, later));
+    commit(b);
+    nb_sched_finish(b->s, holder);
+    plan(b, 12); /* 30 and 5 of 40 */
+    assert_non_null(part_of(b, big));
+    assert_non_null(part_of(b, later));
+    close_bench(b);
+}
+
+/* 20 blocks and three times 128 tokens of prompt and answer, 8 blocks each: two run from the start to the end. */
+static void test_what_is_reserved_is_never_taken(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 20, false);
+    nb_sched_seq *q[3];
+    for (size_t i = 0; i < 3; i++) q[i] = submit(b, i, 28, 100, (double)i);
+    for (int i = 0; i < 100; i++) {
+        plan(b, 100);
+        assert_true(b->n == 2 && part_of(b, q[0]) && part_of(b, q[1]));
+        commit(b);
+    }
+    assert_int_equal(q[0]->n_tokens, 128);
+    nb_sched_finish(b->s, q[0]);
+    plan(b, 100);
+    assert_non_null(part_of(b, q[2]));
+    assert_int_equal(nb_sched_preemptions(b->s), 0);
+    close_bench(b);
+}
+
+/* 20 blocks. Two chats without max_tokens begin with 4 each of them and some more and grow by what is free; then the later one has to go. */
+static void test_open_ended_growth_and_preemption(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 20, false);
+    nb_sched_seq *first = submit(b, 0, 60, 0, 0), *second = submit(b, 1, 60, 0, 1);
+    plan(b, 1);
+    assert_int_equal(b->n, 2); /* it did not reserve all of the context */
+    commit(b);
+    while (nb_sched_preemptions(b->s) == 0) {
+        plan(b, 1);
+        assert_true(b->n > 0);
+        assert_non_null(part_of(b, first)); /* it came first: it never has to wait */
+        commit(b);
+    }
+    assert_int_equal(second->state, NB_SCHED_WAITING);
+    assert_null(part_of(b, second)); /* not in the step that preempted it */
+    assert_int_equal(second->computed, 0);
+    assert_true(second->n_tokens > 60); /* its answer so far is kept, to be computed again */
+    nb_sched_seq *third = submit(b, 2, 5, 5, 2);
+    while (first->n_tokens < 320) { /* 20 blocks: all there are */
+        plan(b, 2);
+        assert_non_null(part_of(b, first));
+        commit(b);
+    }
+    assert_int_equal(nb_sched_context(&b->opt, 20), 320);
+    nb_sched_finish(b->s, first);
+    plan(b, 1000); /* the preempted one is in front, and nobody passes it */
+    assert_true(b->n == 2 && b->parts[0].q == second && b->parts[0].opened && b->parts[0].from == 0);
+    assert_non_null(part_of(b, third));
+    close_bench(b);
+}
+
+/* Who was preempted three times waits until all that it can ever need is free. */
+static void test_three_times_is_enough(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 20, false);
+    nb_sched_seq *victim = submit(b, 1, 60, 0, 1);
+    victim->max_tokens = 230; /* 290 tokens: 19 blocks */
+    steps(b, 1, 1);
+    victim->preempted = 2;
+    nb_sched_seq *first = submit(b, 0, 60, 0, 0);
+    while (nb_sched_preemptions(b->s) == 0) steps(b, 1, 1);
+    assert_int_equal(victim->preempted, 3);
+    nb_sched_finish(b->s, first);
+    nb_sched_seq *two = submit(b, 2, 10, 20, 0); /* 2 blocks: 18 are left */
+    steps(b, 1, 1);
+    assert_non_null(part_of(b, victim)); /* in front */
+    assert_int_equal(victim->reserved, 19);
+    assert_null(part_of(b, two)); /* one block is left */
+    close_bench(b);
+}
+
+/* As vLLM: the prompt must fit, then blocks are taken as they are needed. */
+static void test_reserving_the_prompt_alone(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.reserve = NB_RESERVE_PROMPT}, 20, false);
+    nb_sched_seq *q[3];
+    for (size_t i = 0; i < 3; i++) q[i] = submit(b, i, 90, 200, (double)i);
+    plan(b, 5);
+    assert_int_equal(b->n, 3); /* 18 blocks of prompts, though 54 may be needed */
+    commit(b);
+    for (int i = 0; i < 200; i++) {
+        plan(b, 5);
+        assert_non_null(part_of(b, q[0]));
+        commit(b);
+    }
+    assert_int_equal(q[0]->preempted, 0);
+    assert_true(q[2]->preempted > 0 && q[2]->preempted >= q[1]->preempted);
+    close_bench(b);
+}
+
+static void test_priorities(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.priorities = true, .max_rows = 32}, 20, false);
+    nb_sched_seq *low = submit(b, 0, 32, 8, 0), *high = &b->q[1];
+    *high = *low;
+    high->tokens = b->ids[1];
+    high->priority = -1;
+    high->arrival = 1;
+    high->state = NB_SCHED_NONE;
+    nb_sched_submit(b->s, high);
+    plan(b, 2);
+    assert_true(b->n == 1 && b->parts[0].q == high);
+    commit(b);
+    plan(b, 2);
+    assert_int_equal(part_of(b, high)->n, 1);
+    assert_int_equal(part_of(b, low)->n, 31);
+    close_bench(b);
+}
+
+static void test_parked_sequences(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 20, false);
+    nb_sched_seq *slow = submit(b, 0, 100, 0, 0), *other = submit(b, 1, 20, 0, 1);
+    steps(b, 1, 1);
+    slow->parked = true;
+    plan(b, 1);
+    assert_true(b->n == 1 && b->parts[0].q == other);
+    assert_int_equal(slow->state, NB_SCHED_RUNNING); /* it keeps its seat … */
+    commit(b);
+    while (nb_sched_preemptions(b->s) == 0) {
+        plan(b, 1);
+        assert_non_null(part_of(b, other));
+        commit(b);
+    }
+    assert_int_equal(slow->state,
+                     NB_SCHED_WAITING); /* … until who can run needs its memory, whoever came first */
+    other->parked = true;
+    plan(b, 1);
+    assert_int_equal(b->n, 0); /* all are parked */
+    slow->parked = other->parked = false;
+    plan(b, 1);
+    assert_true(b->n > 0);
+    close_bench(b);
+}
+
+static void test_cancelled_anywhere(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 40, false);
+    nb_sched_seq *q[6];
+    for (size_t i = 0; i < 6; i++) q[i] = submit(b, i, 40, 10, (double)i);
+    plan(b, 9);
+    assert_true(b->n == 4 && nb_sched_running(b->s) == 4 && nb_sched_waiting(b->s) == 2);
+    nb_sched_finish(b->s, q[1]); /* between plan and commit */
+    nb_sched_finish(b->s, q[5]);
+    assert_int_equal(nb_sched_running(b->s) + nb_sched_waiting(b->s), 4);
+    for (size_t i = 0; i < 6; i++)
+        if (q[i]->state != NB_SCHED_NONE) nb_sched_finish(b->s, q[i]);
+    nb_sched_finish(b->s, q[0]); /* once more changes nothing */
+    assert_int_equal(nb_sched_running(b->s) + nb_sched_waiting(b->s) + nb_pages_used(b->pages), 0);
+    plan(b, 9);
+    assert_int_equal(b->n, 0);
+    close_bench(b);
+}
+
+/* What a sequence published before a bad row may be had; nothing from the bad row on, healed or not. */
+static void test_published_only_when_finite(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.max_rows = 32}, 64, true);
+    nb_sched_seq *q = submit(b, 0, 96, 10, 0);
+    steps(b, 1, 0); /* 32 sound tokens */
+    plan(b, 0);
+    nb_sched_commit(b->s, b->parts, b->parts[0].n, false);
+    steps(b, 1, 0); /* sound again, but behind healed rows */
+    assert_int_equal(q->computed, 96);
+    nb_sched_finish(b->s, q);
+    nb_sched_seq *again = submit(b, 1, 97, 10, 0);
+    again->tokens = b->ids[0];
+    plan(b, 0);
+    assert_int_equal(part_of(b, again)->from, 32);
+    assert_int_equal(again->cached, 32);
+    assert_int_equal(nb_pages_cached(b->pages), 0); /* the 64 tokens after them were dropped */
+    commit(b);
+    nb_sched_finish(b->s, again);
+    nb_sched_seq *blind = submit(b, 2, 60, 10, 0);
+    blind->tokens = b->ids[0];
+    blind->no_cache_read = true;
+    plan(b, 0);
+    assert_int_equal(part_of(b, blind)->from, 0);
+    close_bench(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_never_fits_is_refused),
+        cmocka_unit_test(test_too_small_steps_are_refused),
+        cmocka_unit_test(test_decodes_first_then_arrival),
+        cmocka_unit_test(test_a_long_prompt_leaves_room),
+        cmocka_unit_test(test_who_does_not_fit_is_passed_for_a_while),
+        cmocka_unit_test(test_what_is_reserved_is_never_taken),
+        cmocka_unit_test(test_open_ended_growth_and_preemption),
+        cmocka_unit_test(test_three_times_is_enough),
+        cmocka_unit_test(test_reserving_the_prompt_alone),
+        cmocka_unit_test(test_priorities),
+        cmocka_unit_test(test_parked_sequences),
+        cmocka_unit_test(test_cancelled_anywhere),
+        cmocka_unit_test(test_published_only_when_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
