@@ -283,6 +283,30 @@ static void warn_unused(const loader *ld)
                unused, n, first, unused > 1 ? " and others" : "");
 }
 
+/* All that is known without weights: config, family, cache streams. */
+static nb_status open_model(nb_model *m, const char *path, nb_error *err)
+{
+    nb_status s;
+    int64_t vocab;
+    if ((s = nb_ckpt_open(path, NULL, NULL, &m->ckpt, err))) return s;
+    if ((s = nb_config_init(m->ckpt, &m->cfg, err))) return s;
+    m->fwd = nb_forward_find(m->cfg.arch);
+    if (!m->fwd) {
+        s = nb_fail(err, NB_ERR_UNSUPPORTED, "architecture %s can be checked but not run by this build",
+                    m->cfg.arch->name);
+        nb_error_at(err, nb_ckpt_dir(m->ckpt), NULL, -1);
+        return s;
+    }
+    size_t n = m->cfg.arch->n_tensors;
+    m->global = calloc(n, sizeof *m->global);
+    m->layers = calloc(n * (size_t)m->cfg.n_layers, sizeof *m->layers);
+    if (!m->global || !m->layers)
+        return nb_fail_nomem(err, "the table of weights", n * (size_t)m->cfg.n_layers * sizeof *m->layers);
+    if ((s = nb_config_int(&m->cfg, "vocab_size", -1, 1, INT32_MAX, &vocab, err))) return s;
+    m->vocab = (size_t)vocab;
+    return m->fwd->open(m, err);
+}
+
 nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
                         nb_model **out, nb_error *err)
 {
@@ -293,32 +317,28 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     m->x = x;
     if (load) m->load = *load;
     nb_status s;
-    if ((s = nb_ckpt_open(path, NULL, NULL, &m->ckpt, err))) goto out;
-    if ((s = nb_config_init(m->ckpt, &m->cfg, err))) goto out;
-    m->fwd = nb_forward_find(m->cfg.arch);
-    if (!m->fwd) {
-        s = nb_fail(err, NB_ERR_UNSUPPORTED, "architecture %s can be checked but not run by this build",
-                    m->cfg.arch->name);
-        nb_error_at(err, nb_ckpt_dir(m->ckpt), NULL, -1);
-        goto out;
-    }
-    size_t n = m->cfg.arch->n_tensors;
-    m->global = calloc(n, sizeof *m->global);
-    m->layers = calloc(n * (size_t)m->cfg.n_layers, sizeof *m->layers);
-    if (!m->global || !m->layers) {
-        s = nb_fail_nomem(err, "the table of weights", n * (size_t)m->cfg.n_layers * sizeof *m->layers);
-        goto out;
-    }
-    int64_t vocab;
-    if ((s = nb_config_int(&m->cfg, "vocab_size", -1, 1, INT32_MAX, &vocab, err))) goto out;
-    m->vocab = (size_t)vocab;
-    if ((s = m->fwd->open(m, err))) goto out;
+    if ((s = open_model(m, path, err))) goto out;
     loader ld = {.m = m, .sink = sink, .total = nb_ckpt_bytes(m->ckpt)};
     if ((s = load_all(&ld, err))) goto out;
     warn_unused(&ld);
     if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
     s = m->fwd->prepare(m, err);
 out:
+    if (s == NB_OK)
+        *out = m;
+    else
+        nb_model_free(m);
+    return s;
+}
+
+nb_status nb_model_outline(const char *path, size_t max_rows, nb_model **out, nb_error *err)
+{
+    nb_exec x = {.max_rows = max_rows}; /* all that opening asks of it */
+    nb_model *m = calloc(1, sizeof *m);
+    if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
+    m->x = &x;
+    nb_status s = open_model(m, path, err);
+    m->x = NULL;
     if (s == NB_OK)
         *out = m;
     else

@@ -73,6 +73,8 @@ struct nb_model {
 nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
                         nb_model **out, nb_error *err);
 void nb_model_free(nb_model *m);
+/* The model without weights and back end: config, cache streams and sizes, to plan memory with. It cannot run. */
+nb_status nb_model_outline(const char *path, size_t max_rows, nb_model **out, nb_error *err);
 
 /* The weights of layer l, until release. NULL with *err set when they cannot be read (a streaming model; a resident one has them). */
 const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err);
