@@ -1,0 +1,691 @@
+/* Connections over libevent's bufferevents: read a request, hand it over, send the answer, and bound all of it. */
+#include "server/http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "server/http_listen.h"
+
+#define SWEEP_MS 250
+#define LINGER_SECONDS 2.0        /* for the client to read the last answer before the connection goes */
+#define PIPELINE_BYTES 65536      /* that a client may send while it is being answered */
+#define BODY_RATE 4096.0          /* bytes a second that a body must come with, after slow_seconds */
+#define DISCARD_BYTES (64u << 20) /* of a refused body that are read, so that the refusal can be */
+
+typedef enum state {
+    READ_HEAD,
+    READ_BODY,
+    ANSWERING, /* the handler has it */
+    FLUSHING,  /* the answer is complete, the kernel has not all of it */
+    LINGERING, /* sent the end; reads and drops what still comes */
+} state;
+
+struct nb_exchange { /* a connection, with its exchange */
+    nb_http *h;
+    struct bufferevent *bev;
+    nb_exchange *prev, *next;
+    state state;
+    bool dead;                        /* to be freed at the next safe point */
+    bool eof;                         /* the client will send no more */
+    bool inside;                      /* its read loop runs: do not enter it again */
+    bool close;                       /* after this answer */
+    bool started, chunked, head_only; /* of the answer */
+    double since;   /* when the state began; READ_HEAD: when the first byte came, or the connection idles */
+    double drained; /* when the kernel last took bytes */
+    size_t scanned; /* bytes of the head searched for its end */
+    nb_http_request request;
+    nb_http_chunks chunks;
+    nb_buf body, headers;
+    size_t counted; /* of body, in h->bodies */
+    uint64_t discarded, sent;
+    double arrival;
+    int status;
+    void *user;
+    char peer[64];
+};
+
+struct nb_http {
+    struct event_base *base;
+    nb_http_options opt;
+    nb_http_handler handler;
+    struct evconnlistener *listener;
+    struct event *sweep;
+    nb_exchange *first, *last; /* of all connections, the oldest first */
+    size_t connections, bodies;
+    _Atomic size_t busy;
+    bool close_all;
+    double accept_again; /* when the listener rests for want of file descriptors */
+    uint16_t port;
+    char *path; /* of the Unix socket */
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void advance(nb_exchange *x);
+
+/* ---- Connections ---- */
+
+static bool is_busy(state s)
+{
+    return s == ANSWERING || s == FLUSHING;
+}
+
+static void enter(nb_exchange *x, state s)
+{
+    if (is_busy(s) && !is_busy(x->state)) atomic_fetch_add(&x->h->busy, 1);
+    if (!is_busy(s) && is_busy(x->state)) atomic_fetch_sub(&x->h->busy, 1);
+    x->state = s;
+    x->since = now();
+}
+
+static void drop_body(nb_exchange *x)
+{
+    nb_buf_free(&x->body);
+    x->h->bodies -= x->counted;
+    x->counted = 0;
+}
+
+static void free_exchange(nb_exchange *x)
+{
+    nb_http *h = x->h;
+    if (x->state == ANSWERING && x->user) h->handler.gone(h->handler.ctx, x);
+    enter(x, READ_HEAD);
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        h->first = x->next;
+    if (x->next)
+        x->next->prev = x->prev;
+    else
+        h->last = x->prev;
+    h->connections--;
+    bufferevent_free(x->bev);
+    nb_http_request_free(&x->request);
+    drop_body(x);
+    nb_buf_free(&x->headers);
+    free(x);
+}
+
+/* At a safe point: nothing on the stack uses x any more. */
+static bool freed_if_dead(nb_exchange *x)
+{
+    if (!x->dead || x->inside) return x->dead;
+    free_exchange(x);
+    return true;
+}
+
+/* Ready for the next request of the connection. */
+static void next_request(nb_exchange *x)
+{
+    enter(x, READ_HEAD);
+    nb_http_request_free(&x->request);
+    drop_body(x);
+    nb_buf_clear(&x->headers);
+    x->chunks = (nb_http_chunks){0};
+    x->scanned = 0;
+    x->sent = 0;
+    x->started = x->chunked = x->head_only = false;
+    x->status = 0;
+    x->user = NULL;
+}
+
+static void linger(nb_exchange *x)
+{
+    enter(x, LINGERING);
+    x->discarded = 0;
+    if (shutdown(bufferevent_getfd(x->bev), SHUT_WR) != 0) x->dead = true;
+}
+
+/* The answer is complete: wait until it is sent, then go on. */
+static void flushed(nb_exchange *x)
+{
+    if (x->state != FLUSHING || nb_exchange_pending(x)) return;
+    if (x->eof) {
+        x->dead = true;
+        return;
+    }
+    if (x->close) {
+        linger(x);
+        return;
+    }
+    next_request(x);
+    advance(x);
+}
+
+/* ---- Answers ---- */
+
+static struct evbuffer *output(const nb_exchange *x)
+{
+    return bufferevent_get_output(x->bev);
+}
+
+size_t nb_exchange_pending(const nb_exchange *x)
+{
+    return evbuffer_get_length(output(x));
+}
+
+static void put(nb_exchange *x, const void *bytes, size_t n)
+{
+    if (n && evbuffer_add(output(x), bytes, n) != 0) x->dead = true; /* no memory: the sweep ends it */
+}
+
+void nb_exchange_header(nb_exchange *x, const char *name, const char *value)
+{
+    for (const char *c = value; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) return;
+    nb_buf_addf(&x->headers, "%s: %s\r\n", name, value);
+}
+
+/* Status line and headers. length < 0: it is not known. */
+static void send_head(nb_exchange *x, int status, const char *type, int64_t length)
+{
+    char date[64];
+    struct tm tm;
+    time_t t = time(NULL);
+    if (x->h->close_all || !x->request.keep_alive) x->close = true;
+    x->started = true;
+    x->status = status;
+    x->head_only = x->request.method && strcmp(x->request.method, "HEAD") == 0;
+    x->chunked = length < 0 && x->request.minor == 1;
+    if (length < 0 && !x->chunked) x->close = true;
+    struct evbuffer *out = output(x);
+    gmtime_r(&t, &tm);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    bool ok = evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\ndate: %s\r\nserver: %s\r\n", status,
+                                  nb_http_phrase(status), date, x->h->opt.server) >= 0;
+    if (type) ok = ok && evbuffer_add_printf(out, "content-type: %s\r\n", type) >= 0;
+    if (length >= 0) ok = ok && evbuffer_add_printf(out, "content-length: %lld\r\n", (long long)length) >= 0;
+    if (x->chunked) ok = ok && evbuffer_add_printf(out, "transfer-encoding: chunked\r\n") >= 0;
+    if (x->close) ok = ok && evbuffer_add_printf(out, "connection: close\r\n") >= 0;
+    if (!x->close && x->request.minor == 0)
+        ok = ok && evbuffer_add_printf(out, "connection: keep-alive\r\n") >= 0;
+    if (!ok || !nb_buf_ok(&x->headers)) x->dead = true;
+    put(x, x->headers.data, x->headers.len);
+    put(x, "\r\n", 2);
+}
+
+/* The exchange is over for the handler. */
+static void complete(nb_exchange *x)
+{
+    nb_http *h = x->h;
+    enter(x, FLUSHING);
+    if (x->user) h->handler.done(h->handler.ctx, x);
+    x->user = NULL;
+    flushed(x);
+}
+
+void nb_exchange_send(nb_exchange *x, int status, const char *type, const void *body, size_t n)
+{
+    send_head(x, status, type, (int64_t)n);
+    if (!x->head_only) put(x, body, n);
+    x->sent = n;
+    complete(x);
+}
+
+void nb_exchange_begin(nb_exchange *x, int status, const char *type)
+{
+    send_head(x, status, type, -1);
+}
+
+void nb_exchange_write(nb_exchange *x, const void *bytes, size_t n)
+{
+    char size[32];
+    if (!n || x->head_only) return;
+    x->sent += n;
+    if (x->chunked) {
+        int len = snprintf(size, sizeof size, "%zx\r\n", n);
+        put(x, size, (size_t)len);
+    }
+    put(x, bytes, n);
+    if (x->chunked) put(x, "\r\n", 2);
+}
+
+void nb_exchange_end(nb_exchange *x)
+{
+    if (x->chunked && !x->head_only) put(x, "0\r\n\r\n", 5);
+    complete(x);
+}
+
+void nb_exchange_abort(nb_exchange *x)
+{
+    x->user = NULL;
+    x->dead = true;
+}
+
+/* A request that cannot be read: an answer without the handler, and the end of the connection. */
+static void refuse(nb_exchange *x, int status, const char *why)
+{
+    nb_buf body = {0};
+    const char *type = status == 503 ? "ServiceUnavailableError" : nb_http_phrase(status);
+    nb_http_error_body(&body, status, type, why);
+    x->close = true;
+    nb_buf_clear(&x->headers);
+    if (status == 503) nb_exchange_header(x, "retry-after", "1");
+    x->user = NULL;
+    nb_exchange_send(x, status, "application/json", body.data, body.len);
+    nb_buf_free(&body);
+}
+
+/* ---- Requests ---- */
+
+static struct evbuffer *input(const nb_exchange *x)
+{
+    return bufferevent_get_input(x->bev);
+}
+
+/* Room for a body that will have n more bytes, in the sum of all. */
+static bool count_body(nb_exchange *x, size_t n)
+{
+    nb_http *h = x->h;
+    if (n > h->opt.max_bodies - h->bodies) {
+        refuse(x, 503, "too many large requests at once: try again later");
+        return false;
+    }
+    h->bodies += n;
+    x->counted += n;
+    return true;
+}
+
+static void hand_over(nb_exchange *x)
+{
+    nb_http *h = x->h;
+    enter(x, ANSWERING);
+    x->arrival = x->since;
+    x->drained = x->since;
+    h->handler.request(h->handler.ctx, x);
+}
+
+/* True: the state has changed, go on. */
+static bool read_head(nb_exchange *x)
+{
+    struct evbuffer *in = input(x);
+    if (!x->scanned) { /* empty lines before a request are allowed (RFC 9112 2.2) */
+        char two[2];
+        while (evbuffer_copyout(in, two, 2) == 2 && two[0] == '\r' && two[1] == '\n') evbuffer_drain(in, 2);
+    }
+    size_t n = evbuffer_get_length(in);
+    if (n && !x->scanned) x->since = now();
+    struct evbuffer_ptr from, end;
+    evbuffer_ptr_set(in, &from, x->scanned > 3 ? x->scanned - 3 : 0, EVBUFFER_PTR_SET);
+    end = n ? evbuffer_search(in, "\r\n\r\n", 4, &from) : (struct evbuffer_ptr){.pos = -1};
+    x->scanned = n;
+    if (end.pos < 0) {
+        if (n <= NB_HTTP_MAX_HEAD) return false;
+        refuse(x, 431, "the headers are longer than 64 KiB");
+        return true;
+    }
+    size_t head = (size_t)end.pos + 4;
+    nb_http_refusal no;
+    const char *bytes = (const char *)evbuffer_pullup(in, (ev_ssize_t)head);
+    bool ok = bytes && nb_http_parse_head(bytes, head, &x->request, &no);
+    if (!bytes) no = (nb_http_refusal){503, "no memory for the request"};
+    evbuffer_drain(in, head);
+    if (!ok) {
+        refuse(x, no.status, no.why);
+        return true;
+    }
+    if (!x->request.chunked && x->request.length > x->h->opt.max_body) {
+        refuse(x, 413, "the body is too large");
+        return true;
+    }
+    if (!x->request.chunked && !x->request.length) {
+        hand_over(x);
+        return true;
+    }
+    if (!x->request.chunked && !count_body(x, (size_t)x->request.length)) return true;
+    enter(x, READ_BODY);
+    if (x->request.wants_continue && !evbuffer_get_length(in)) put(x, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    return true;
+}
+
+static bool read_chunks(nb_exchange *x)
+{
+    struct evbuffer *in = input(x);
+    for (;;) {
+        size_t n = evbuffer_get_contiguous_space(in), used;
+        if (!n) return false;
+        nb_http_refusal no;
+        size_t before = x->body.len;
+        nb_http_more more = nb_http_chunks_feed(&x->chunks, (const char *)evbuffer_pullup(in, (ev_ssize_t)n),
+                                                n, x->h->opt.max_body, &used, &x->body, &no);
+        evbuffer_drain(in, used);
+        if (!count_body(x, x->body.len - before)) return true;
+        if (more == NB_HTTP_REFUSED) refuse(x, no.status, no.why);
+        if (more == NB_HTTP_DONE) hand_over(x);
+        if (more != NB_HTTP_MORE) return true;
+    }
+}
+
+static bool read_body(nb_exchange *x)
+{
+    struct evbuffer *in = input(x);
+    if (x->request.chunked) return read_chunks(x);
+    size_t left = (size_t)x->request.length - x->body.len, n = evbuffer_get_length(in);
+    if (n > left) n = left;
+    if (!nb_buf_reserve(&x->body, x->body.len ? n : (left < 65536 ? left : 65536))) {
+        refuse(x, 503, "no memory for the body");
+        return true;
+    }
+    evbuffer_remove(in, x->body.data + x->body.len, n);
+    x->body.len += n;
+    x->body.data[x->body.len] = '\0';
+    if (n < left) return false;
+    hand_over(x);
+    return true;
+}
+
+/* Goes on with what has been read, request after request. May mark x dead, never frees it. */
+static void advance(nb_exchange *x)
+{
+    if (x->inside) return;
+    x->inside = true;
+    for (bool more = true; more && !x->dead;) {
+        switch (x->state) {
+        case READ_HEAD: more = read_head(x); break;
+        case READ_BODY: more = read_body(x); break;
+        case LINGERING:
+            x->discarded += evbuffer_get_length(input(x));
+            evbuffer_drain(input(x), evbuffer_get_length(input(x)));
+            if (x->discarded > DISCARD_BYTES) x->dead = true;
+            more = false;
+            break;
+        default:
+            if (evbuffer_get_length(input(x)) > PIPELINE_BYTES) x->dead = true;
+            more = false;
+        }
+    }
+    x->inside = false;
+}
+
+static void on_read(struct bufferevent *bev, void *ctx)
+{
+    nb_exchange *x = ctx;
+    advance(x);
+    freed_if_dead(x);
+}
+
+static void on_write(struct bufferevent *bev, void *ctx)
+{
+    nb_exchange *x = ctx;
+    flushed(x);
+    freed_if_dead(x);
+}
+
+static void on_event(struct bufferevent *bev, short what, void *ctx)
+{
+    nb_exchange *x = ctx;
+    if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR))) return;
+    x->eof = true;
+    /* A whole answer is still delivered to who has closed only his half; one that is still being made is not. */
+    if (x->state == FLUSHING && !(what & BEV_EVENT_ERROR)) return;
+    x->dead = true;
+    freed_if_dead(x);
+}
+
+static void on_drain(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *ctx)
+{
+    nb_exchange *x = ctx;
+    if (info->n_deleted) x->drained = now();
+}
+
+/* ---- Accepting ---- */
+
+/* Makes room by closing the connection that has idled longest. */
+static bool make_room(nb_http *h)
+{
+    nb_exchange *idle = NULL;
+    for (nb_exchange *x = h->first; x; x = x->next)
+        if (x->state == READ_HEAD && !x->inside && !evbuffer_get_length(input(x)) &&
+            (!idle || x->since < idle->since))
+            idle = x;
+    if (idle) free_exchange(idle);
+    return idle != NULL;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int n,
+                      void *ctx)
+{
+    nb_http *h = ctx;
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
+               sizeof one); /* fails on a Unix socket, where it means nothing */
+    bool full = h->connections >= h->opt.max_connections && !make_room(h);
+    nb_exchange *x = calloc(1, sizeof *x);
+    struct bufferevent *bev = x ? bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    if (!bev) {
+        free(x);
+        evutil_closesocket(fd);
+        return;
+    }
+    x->h = h;
+    x->bev = bev;
+    x->since = now();
+    nb_http_peer_name(address, n, x->peer, sizeof x->peer);
+    x->prev = h->last;
+    if (h->last)
+        h->last->next = x;
+    else
+        h->first = x;
+    h->last = x;
+    h->connections++;
+    bufferevent_setcb(bev, on_read, on_write, on_event, x);
+    if (!evbuffer_add_cb(output(x), on_drain, x) || bufferevent_enable(bev, EV_READ | EV_WRITE) != 0)
+        x->dead = true;
+    if (full) refuse(x, 503, "too many connections: try again later");
+    freed_if_dead(x);
+}
+
+/* Out of file descriptors, most likely: rest until some are free. */
+static void on_accept_error(struct evconnlistener *listener, void *ctx)
+{
+    nb_http *h = ctx;
+    make_room(h);
+    evconnlistener_disable(listener);
+    h->accept_again = now() + 0.5;
+}
+
+static void check_time(nb_exchange *x, double t)
+{
+    const nb_http_options *o = &x->h->opt;
+    double slow = o->slow_seconds;
+    switch (x->state) {
+    case READ_HEAD:
+        if (!evbuffer_get_length(input(x)))
+            x->dead = t - x->since > o->idle_seconds;
+        else if (t - x->since > slow)
+            refuse(x, 408, "the headers took too long to come");
+        break;
+    case READ_BODY:
+        if (t - x->since > slow + (double)x->body.len / BODY_RATE) refuse(x, 408, "the body came too slowly");
+        break;
+    case ANSWERING:
+    case FLUSHING:
+        if (!nb_exchange_pending(x))
+            x->drained = t;
+        else if (t - x->drained > slow)
+            x->dead = true;
+        break;
+    case LINGERING: x->dead = t - x->since > LINGER_SECONDS; break;
+    }
+}
+
+static void on_sweep(evutil_socket_t fd, short what, void *ctx)
+{
+    nb_http *h = ctx;
+    double t = now();
+    if (h->accept_again > 0 && t > h->accept_again) {
+        h->accept_again = 0;
+        evconnlistener_enable(h->listener);
+    }
+    for (nb_exchange *x = h->first, *next; x; x = next) {
+        next = x->next;
+        if (!x->dead) check_time(x, t);
+        freed_if_dead(x);
+    }
+}
+
+/* ---- The server ---- */
+
+nb_status nb_http_new(struct event_base *base, const nb_http_options *opt, const nb_http_handler *handler,
+                      nb_http **out, nb_error *err)
+{
+    nb_http *h = calloc(1, sizeof *h);
+    if (!h) return nb_fail_nomem(err, "the HTTP server", sizeof *h);
+    *h = (nb_http){.base = base, .opt = *opt, .handler = *handler};
+    struct timeval period = {.tv_usec = SWEEP_MS * 1000};
+    h->sweep = event_new(base, -1, EV_PERSIST, on_sweep, h);
+    if (!h->sweep || event_add(h->sweep, &period) != 0) {
+        nb_http_free(h);
+        return nb_fail_nomem(err, "the HTTP server's timer", 0);
+    }
+    *out = h;
+    return NB_OK;
+}
+
+void nb_http_free(nb_http *h)
+{
+    if (!h) return;
+    while (h->first) free_exchange(h->first);
+    if (h->listener) evconnlistener_free(h->listener);
+    if (h->sweep) event_free(h->sweep);
+    nb_http_unlink(h->path);
+    free(h->path);
+    free(h);
+}
+
+static nb_status listen_on(nb_http *h, int fd, nb_error *err)
+{
+    h->listener =
+        evconnlistener_new(h->base, on_accept, h, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
+    if (!h->listener) {
+        evutil_closesocket(fd);
+        return nb_fail_nomem(err, "the listener", 0);
+    }
+    evconnlistener_set_error_cb(h->listener, on_accept_error);
+    return NB_OK;
+}
+
+nb_status nb_http_listen(nb_http *h, const char *host, uint16_t port, nb_error *err)
+{
+    int fd;
+    nb_status s = nb_http_bind(host, port, &fd, &h->port, err);
+    return s == NB_OK ? listen_on(h, fd, err) : s;
+}
+
+nb_status nb_http_listen_unix(nb_http *h, const char *path, nb_error *err)
+{
+    int fd;
+    h->path = strdup(path);
+    if (!h->path) return nb_fail_nomem(err, "a path", 0);
+    nb_status s = nb_http_bind_unix(path, &fd, err);
+    if (s == NB_OK) return listen_on(h, fd, err);
+    free(h->path); /* it is not ours to remove */
+    h->path = NULL;
+    return s;
+}
+
+uint16_t nb_http_port(const nb_http *h)
+{
+    return h->port;
+}
+
+size_t nb_http_busy(const nb_http *h)
+{
+    return atomic_load(&h->busy);
+}
+
+void nb_http_close_after_answers(nb_http *h)
+{
+    h->close_all = true;
+}
+
+const nb_http_request *nb_exchange_request(const nb_exchange *x)
+{
+    return &x->request;
+}
+
+nb_buf *nb_exchange_body(nb_exchange *x)
+{
+    return &x->body;
+}
+
+const char *nb_exchange_peer(const nb_exchange *x)
+{
+    return x->peer;
+}
+
+double nb_exchange_arrival(const nb_exchange *x)
+{
+    return x->arrival;
+}
+
+int nb_exchange_status(const nb_exchange *x)
+{
+    return x->status;
+}
+
+uint64_t nb_exchange_sent(const nb_exchange *x)
+{
+    return x->sent;
+}
+
+void nb_exchange_set_user(nb_exchange *x, void *user)
+{
+    x->user = user;
+}
+
+void *nb_exchange_user(const nb_exchange *x)
+{
+    return x->user;
+}
+
+const char *nb_http_phrase(int status)
+{
+    static const struct {
+        int status;
+        const char *phrase;
+    } phrases[] = {{200, "OK"},
+                   {204, "No Content"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
+                   {413, "Content Too Large"},
+                   {414, "URI Too Long"},
+                   {417, "Expectation Failed"},
+                   {422, "Unprocessable Content"},
+                   {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"},
+                   {500, "Internal Server Error"},
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"},
+                   {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof phrases / sizeof *phrases; i++)
+        if (phrases[i].status == status) return phrases[i].phrase;
+    return status < 500 ? "Bad Request" : "Internal Server Error";
+}
+
+void nb_http_error_body(nb_buf *out, int status, const char *type, const char *message)
+{
+    nb_buf_adds(out, "{\"error\":{\"message\":");
+    nb_buf_add_json(out, message, strlen(message));
+    nb_buf_adds(out, ",\"type\":");
+    nb_buf_add_json(out, type, strlen(type));
+    nb_buf_addf(out, ",\"param\":null,\"code\":%d}}", status);
+}
