@@ -24,10 +24,30 @@ typedef struct nb_request_record {
 void nb_metrics_request(nb_metrics *m, const nb_request_record *r);
 /* The time between two output tokens of one sequence. */
 void nb_metrics_token(nb_metrics *m, double seconds);
-/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds). handler: the route's pattern, static storage. */
+/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds). handler: the route's pattern, static storage, and
+ * so is method. At most NB_METRICS_ROUTES pairs of them are told apart. */
+#define NB_METRICS_ROUTES 64
 void nb_metrics_http(nb_metrics *m, const char *handler, const char *method, int status, double seconds);
+
+/* A metric that is facts: NAME{labels} 1, for vllm:cache_config_info and nibble:model_info. Strings are copied, except name and
+ * help. At most NB_METRICS_INFOS of them. Any one thread. */
+#define NB_METRICS_INFOS 4
+typedef struct nb_label {
+    const char *name, *value;
+} nb_label;
+nb_status nb_metrics_info(nb_metrics *m, const char *name, const char *help, const nb_label *labels, size_t n,
+                          nb_error *err);
 
 /* Appends the whole page in text format 0.0.4. Any thread while the writers write. core may be NULL: still loading. */
 void nb_metrics_write(const nb_metrics *m, const nb_core *core, nb_buf *out);
+
+/* What the page takes from the engine, and the page made of it: nb_metrics_write is the two together. */
+typedef struct nb_metrics_engine {
+    nb_core_stats stats;
+    const nb_hist *iteration_tokens; /* NULL: none yet */
+    const nb_guard_count *guard;     /* [n_guard] */
+    size_t n_guard;
+} nb_metrics_engine;
+void nb_metrics_write_page(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *out);
 
 #endif

@@ -1,0 +1,313 @@
+/* The text of /metrics (Prometheus text format 0.0.4), as prometheus_client prints vLLM's: labels sorted, numbers as Python's. */
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/metrics_state.h"
+
+/* The shortest text that reads back as v; whole numbers end in ".0". */
+static void number(nb_buf *out, double v)
+{
+    char text[40];
+    if (!isfinite(v)) {
+        nb_buf_adds(out, isnan(v) ? "NaN" : v > 0 ? "+Inf" : "-Inf");
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    if (fabs(v) < 1e16 && v == floor(v)) snprintf(text, sizeof text, "%.1f", v);
+    nb_buf_adds(out, text);
+}
+
+static void head(nb_buf *out, const char *name, const char *type, const char *help)
+{
+    nb_buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* NAME{engine="0",KEY="VALUE",model_name="…"} v, labels in order. key may be NULL. */
+static void sample(const nb_metrics *m, nb_buf *out, const char *name, const char *key, const char *value,
+                   double v)
+{
+    bool before = key && strcmp(key, "model_name") < 0;
+    nb_buf_addf(out, "%s{engine=\"0\"", name);
+    if (before) nb_buf_addf(out, ",%s=\"%s\"", key, value);
+    nb_buf_addf(out, ",model_name=\"%s\"", m->model);
+    if (key && !before) nb_buf_addf(out, ",%s=\"%s\"", key, value);
+    nb_buf_adds(out, "} ");
+    number(out, v);
+    nb_buf_addc(out, '\n');
+}
+
+static void single(const nb_metrics *m, nb_buf *out, const char *name, const char *type, const char *help,
+                   double v)
+{
+    head(out, name, type, help);
+    sample(m, out, name, NULL, NULL, v);
+}
+
+/* before, after: the labels around le, in order. */
+static void histogram(nb_buf *out, const char *name, const char *before, const char *after, const nb_hist *h)
+{
+    uint64_t below = 0;
+    for (size_t i = 0; i <= h->n; i++) {
+        below += atomic_load(&h->count[i]);
+        nb_buf_addf(out, "%s_bucket{%s,le=\"", name, before);
+        number(out, i < h->n ? h->bound[i] : INFINITY);
+        nb_buf_addf(out, "\",%s} ", after);
+        number(out, (double)below);
+        nb_buf_addc(out, '\n');
+    }
+    nb_buf_addf(out, "%s_count{%s,%s} ", name, before,
+                after); /* the last bucket's, whatever has been added meanwhile */
+    number(out, (double)below);
+    nb_buf_addf(out, "\n%s_sum{%s,%s} ", name, before, after);
+    number(out, atomic_load(&h->sum));
+    nb_buf_addc(out, '\n');
+}
+
+static void engine_gauges(const nb_metrics *m, const nb_core_stats *s, nb_buf *out)
+{
+    single(m, out, "vllm:num_requests_running", "gauge", "Requests in the batches of the engine.",
+           (double)s->running);
+    single(m, out, "vllm:num_requests_waiting", "gauge", "Requests that wait to be started.",
+           (double)s->waiting);
+    head(out, "vllm:num_requests_waiting_by_reason", "gauge",
+         "Requests that wait to be started, by what they wait for.");
+    sample(m, out, "vllm:num_requests_waiting_by_reason", "reason", "capacity", (double)s->waiting);
+    sample(m, out, "vllm:num_requests_waiting_by_reason", "reason", "deferred", 0);
+    single(m, out, "vllm:kv_cache_usage_perc", "gauge",
+           "Share of the KV blocks that live requests hold (1 is all).",
+           s->blocks ? (double)s->blocks_used / (double)s->blocks : 0);
+    head(out, "vllm:engine_sleep_state", "gauge", "1 for the state that the engine is in; it never sleeps.");
+    sample(m, out, "vllm:engine_sleep_state", "sleep_state", "awake", 1);
+    sample(m, out, "vllm:engine_sleep_state", "sleep_state", "weights_offloaded", 0);
+    sample(m, out, "vllm:engine_sleep_state", "sleep_state", "discard_all", 0);
+}
+
+static void engine_counters(const nb_metrics *m, const nb_core_stats *s, nb_buf *out)
+{
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } counters[] = {
+        {"vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+         s->prefix_queries},
+        {"vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache gave.", s->prefix_hits},
+        {"vllm:external_prefix_cache_queries_total",
+         "Prompt tokens looked up in other servers' caches: none here.", 0},
+        {"vllm:external_prefix_cache_hits_total", "Prompt tokens that other servers' caches gave: none here.",
+         0},
+        {"vllm:mm_cache_queries_total", "Look-ups of images and sound: none here.", 0},
+        {"vllm:mm_cache_hits_total", "Images and sounds found in the cache: none here.", 0},
+        {"vllm:num_preemptions_total", "Times that a request lost its memory and waited again.",
+         s->preemptions},
+        {"vllm:prompt_tokens_total", "Prompt tokens processed.", s->prompt_tokens},
+        {"vllm:prompt_tokens_cached_total", "Prompt tokens that the prefix cache gave, of those processed.",
+         s->prompt_cached},
+        {"vllm:generation_tokens_total", "Tokens generated.", s->generation_tokens},
+        {"vllm:corrupted_requests_total", "Requests with a row that was not finite, healed or failed.",
+         s->corrupted},
+        {"nibble:engine_steps_total", "Steps of the engine.", s->steps}};
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+        single(m, out, counters[i].name, "counter", counters[i].help, (double)counters[i].value);
+    uint64_t computed = s->prompt_tokens > s->prompt_cached ? s->prompt_tokens - s->prompt_cached : 0;
+    head(out, "vllm:prompt_tokens_by_source_total", "counter",
+         "Prompt tokens by where their state came from.");
+    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "local_compute", (double)computed);
+    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "local_cache_hit",
+           (double)s->prompt_cached);
+    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "external_kv_transfer", 0);
+}
+
+static void finishes(const nb_metrics *m, nb_buf *out)
+{
+    static const char *const reasons[NB_FINISH_KINDS] = {[NB_FINISH_STOP] = "stop",
+                                                         [NB_FINISH_LENGTH] = "length",
+                                                         [NB_FINISH_ABORT] = "abort",
+                                                         [NB_FINISH_ERROR] = "error"};
+    head(out, "vllm:request_success_total", "counter", "Requests that ended, by how.");
+    for (int i = NB_FINISH_STOP; i < NB_FINISH_KINDS; i++)
+        sample(m, out, "vllm:request_success_total", "finished_reason", reasons[i],
+               (double)atomic_load(&m->finished[i]));
+    sample(m, out, "vllm:request_success_total", "finished_reason", "repetition", 0);
+}
+
+static bool same_event(const nb_guard_count *a, const nb_guard_count *b)
+{
+    return a->layer == b->layer && strcmp(a->operator_name, b->operator_name) == 0 &&
+           strcmp(a->rung, b->rung) == 0;
+}
+
+/* One sample a (layer, operator, rung), summed over modules. */
+static void guard_events(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *out)
+{
+    head(out, "nibble:guard_events_total", "counter",
+         "Rows that were not finite, by the operator at fault and the rung of the ladder that healed them "
+         "(failed: none).");
+    for (size_t i = 0; i < e->n_guard; i++) {
+        const nb_guard_count *g = &e->guard[i];
+        uint64_t sum = 0;
+        bool told = false;
+        for (size_t j = 0; j < e->n_guard; j++) {
+            if (!same_event(g, &e->guard[j])) continue;
+            told = told || j < i;
+            sum += e->guard[j].count;
+        }
+        if (told) continue;
+        nb_buf_addf(out, "nibble:guard_events_total{engine=\"0\",layer=\"%d\",model_name=\"%s\",operator=\"",
+                    g->layer, m->model);
+        nb_metrics_escape(g->operator_name, out);
+        nb_buf_adds(out, "\",rung=\"");
+        nb_metrics_escape(g->rung, out);
+        nb_buf_adds(out, "\"} ");
+        number(out, (double)sum);
+        nb_buf_addc(out, '\n');
+    }
+}
+
+static void histograms(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *out)
+{
+    static const struct {
+        const char *name, *help;
+    } names[HIST_COUNT] = {
+        [HIST_PROMPT] = {"vllm:request_prompt_tokens", "Prompt tokens of a request."},
+        [HIST_GENERATION] = {"vllm:request_generation_tokens", "Tokens generated for a request."},
+        [HIST_MAX_GENERATION] = {"vllm:request_max_num_generation_tokens",
+                                 "Most tokens generated for a request."},
+        [HIST_MAX_TOKENS] = {"vllm:request_params_max_tokens", "max_tokens of a request."},
+        [HIST_PREFILL_COMPUTED] = {"vllm:request_prefill_kv_computed_tokens",
+                                   "Prompt tokens of a request that were computed, not found in the cache."},
+        [HIST_N] = {"vllm:request_params_n", "n of a request."},
+        [HIST_TTFT] = {"vllm:time_to_first_token_seconds",
+                       "Seconds from a request's arrival to its first token."},
+        [HIST_INTER_TOKEN] = {"vllm:inter_token_latency_seconds", "Seconds between two tokens of a request."},
+        [HIST_PER_OUTPUT_TOKEN] = {"vllm:request_time_per_output_token_seconds",
+                                   "Seconds a token of a request, the first not counted."},
+        [HIST_E2E] = {"vllm:e2e_request_latency_seconds", "Seconds from a request's arrival to its end."},
+        [HIST_QUEUE] = {"vllm:request_queue_time_seconds", "Seconds that a request waited to be started."},
+        [HIST_INFERENCE] = {"vllm:request_inference_time_seconds", "Seconds that a request ran."},
+        [HIST_PREFILL] = {"vllm:request_prefill_time_seconds",
+                          "Seconds from a request's start to its first token."},
+        [HIST_DECODE] = {"vllm:request_decode_time_seconds",
+                         "Seconds from a request's first token to its last."}};
+    nb_buf after = {0};
+    nb_buf_addf(&after, "model_name=\"%s\"", m->model);
+    if (!nb_buf_ok(&after)) out->bad = true;
+    for (int i = 0; i < HIST_COUNT; i++) {
+        head(out, names[i].name, "histogram", names[i].help);
+        histogram(out, names[i].name, "engine=\"0\"", nb_buf_str(&after), &m->hist[i]);
+    }
+    if (e->iteration_tokens) {
+        head(out, "vllm:iteration_tokens_total", "histogram", "Tokens of a step of the engine.");
+        histogram(out, "vllm:iteration_tokens_total", "engine=\"0\"", nb_buf_str(&after),
+                  e->iteration_tokens);
+    }
+    nb_buf_free(&after);
+}
+
+static void http(const nb_metrics *m, nb_buf *out)
+{
+    size_t n = atomic_load(&m->n_http);
+    char labels[256];
+    head(out, "http_requests_total", "counter", "Requests by method, status and handler.");
+    for (size_t i = 0; i < n; i++)
+        for (int s = 1; s < 6; s++) {
+            uint64_t count = atomic_load(&m->http[i].status[s]);
+            if (count)
+                nb_buf_addf(out, "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %llu.0\n",
+                            m->http[i].handler, m->http[i].method, s, (unsigned long long)count);
+        }
+    head(out, "http_request_duration_seconds", "histogram",
+         "Seconds from a whole request to its whole answer, by handler.");
+    for (size_t i = 0; i < n; i++) {
+        char method[64];
+        snprintf(labels, sizeof labels, "handler=\"%s\"", m->http[i].handler);
+        snprintf(method, sizeof method, "method=\"%s\"", m->http[i].method);
+        histogram(out, "http_request_duration_seconds", labels, method, &m->http[i].seconds);
+    }
+}
+
+static void plain(nb_buf *out, const char *name, const char *type, const char *help, double v)
+{
+    head(out, name, type, help);
+    nb_buf_addf(out, "%s ", name);
+    number(out, v);
+    nb_buf_addc(out, '\n');
+}
+
+/* prometheus_client's process collector: sizes and start from /proc/self/stat, fields numbered as in proc(5). */
+static void process(nb_buf *out)
+{
+    char text[1024];
+    struct timespec wall, boot;
+    FILE *f = fopen("/proc/self/stat", "re");
+    size_t len = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[len] = '\0';
+    const char *p = strrchr(text, ')');
+    double ticks = (double)sysconf(_SC_CLK_TCK), page = (double)sysconf(_SC_PAGESIZE), field[25] = {0};
+    p = p ? p + 2 : "";
+    for (int i = 3; i < 25 && *p; i++) {
+        field[i] = i == 3 ? 0 : strtod(p, NULL);
+        p += strcspn(p, " ");
+        p += *p == ' ';
+    }
+    clock_gettime(CLOCK_REALTIME, &wall);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    double booted = (double)wall.tv_sec - (double)boot.tv_sec;
+    plain(out, "process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", field[23]);
+    plain(out, "process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", field[24] * page);
+    plain(out, "process_start_time_seconds", "gauge",
+          "Start time of the process since the Unix epoch in seconds.", booted + field[22] / ticks);
+    plain(out, "process_cpu_seconds_total", "counter", "User and system CPU time in seconds.",
+          (field[14] + field[15]) / ticks);
+    size_t fds = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d)) fds++;
+    if (d) closedir(d);
+    plain(out, "process_open_fds", "gauge", "Open file descriptors.", fds > 3 ? (double)(fds - 3) : 0);
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        plain(out, "process_max_fds", "gauge", "Most file descriptors that may be open.",
+              (double)limit.rlim_cur);
+}
+
+void nb_metrics_write_page(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *out)
+{
+    engine_gauges(m, &e->stats, out);
+    for (size_t i = 0; i < NB_METRICS_INFOS; i++) {
+        const char *info = atomic_load(&m->info[i]);
+        if (info) nb_buf_adds(out, info);
+    }
+    engine_counters(m, &e->stats, out);
+    finishes(m, out);
+    guard_events(m, e, out);
+    histograms(m, e, out);
+    http(m, out);
+    process(out);
+}
+
+void nb_metrics_write(const nb_metrics *m, const nb_core *core, nb_buf *out)
+{
+    nb_metrics_engine e = {0};
+    nb_guard_count *guard = NULL;
+    if (core) {
+        nb_core_read(core, &e.stats);
+        e.iteration_tokens = nb_core_iteration_tokens(core);
+        size_t n = nb_core_guard(core, NULL, 0);
+        guard = n ? calloc(n, sizeof *guard) : NULL;
+        if (n && !guard) out->bad = true;
+        size_t have = guard ? nb_core_guard(core, guard, n) : 0;
+        e.guard = guard;
+        e.n_guard = have < n ? have : n;
+    }
+    nb_metrics_write_page(m, &e, out);
+    free(guard);
+}
