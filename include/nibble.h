@@ -116,7 +116,8 @@ typedef struct nb_llm_facts {
 NB_API void nb_llm_describe(const nb_llm *m, nb_llm_facts *out);
 
 /* Renders a chat request, JSON {"messages": [...], "tools"?, "add_generation_prompt"?, "chat_template_kwargs"?}, to the prompt text
- * of the model's format. NB_ERR_UNSUPPORTED when its format is not in this build. The caller frees *prompt with free(). */
+ * of the model's format: the chat template of its folder, or DeepSeek-V4's own encoding. NB_ERR_MISSING when it has none. The caller
+ * frees *prompt with free(). */
 NB_API nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt, nb_error *err);
 
 /* Text (n bytes; special tokens in it are recognised) to ids; the caller frees *ids with free(). */

@@ -94,7 +94,8 @@ static nb_status make_prompt(run *r, const char *message, char **prompt, nb_erro
         return *prompt ? NB_OK : failed(err, NB_ERR_NOMEM, "no memory for the prompt");
     }
     json_t *request =
-        json_pack("{s:O, s:{s:b}}", "messages", r->messages, "chat_template_kwargs", "thinking", r->thinking);
+        json_pack("{s:O, s:{s:b, s:b}}", "messages", r->messages, "chat_template_kwargs", "thinking",
+                  r->thinking, "enable_thinking", r->thinking); /* templates know one or the other name */
     char *text = request ? json_dumps(request, 0) : NULL;
     nb_status s = text ? nb_llm_render_chat(r->m, text, prompt, err)
                        : failed(err, NB_ERR_NOMEM, "no memory for the conversation");

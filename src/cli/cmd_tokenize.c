@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <jansson.h>
 
@@ -10,7 +11,7 @@
 #include "base/json_tree.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
-#include "text/chat.h"
+#include "text/chat_format.h"
 #include "text/tokenizer.h"
 
 static const char verb[] = "tokenize";
@@ -24,8 +25,9 @@ static const char usage[] =
     "      --decode        the other way: id arrays in, JSON strings out; bytes that are not UTF-8 come out "
     "as U+FFFD\n"
     "      --skip-special  with --decode: leave special tokens out\n"
-    "      --chat          chat requests in, {\"messages\", \"tools\"?, \"add_generation_prompt\"?, "
-    "\"chat_template_kwargs\"?};\n"
+    "      --chat          chat requests in, {\"messages\", \"tools\"?, \"documents\"?, \"add_generation_prompt\"?, "
+    "\"continue_final_message\"?,\n"
+    "                      \"chat_template_kwargs\"?}, rendered by the folder's chat template;\n"
     "                      {\"prompt\", \"ids\"} or {\"error\"} out\n"
     "      --format F      text or json, as with other verbs: JSON lines in either case\n"
     "  -h, --help\n\n"
@@ -46,6 +48,7 @@ typedef struct session {
     const options *o;
     nb_tokenizer *t;
     nb_tok_scratch *s;
+    nb_chat_format *chat; /* with --chat */
     size_t line;
     nb_buf out; /* the answer to one line */
     nb_ids ids;
@@ -118,7 +121,7 @@ static nb_status chat_line(session *k, const json_t *v, nb_error *err)
 {
     nb_error why = {0};
     nb_buf_clear(&k->text);
-    nb_status s = nb_chat_deepseek_v4_render(v, &k->text, &why);
+    nb_status s = nb_chat_format_render(k->chat, v, (int64_t)time(NULL), &k->text, &why);
     if (!s) s = encode(k, nb_buf_str(&k->text), k->text.len, false, &why);
     if (s == NB_ERR_NOMEM) {
         *err = why;
@@ -188,38 +191,19 @@ static nb_status read_json(const char *dir, const char *name, json_t **out, nb_e
     return s == NB_ERR_MISSING ? NB_OK : s;
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    nb_file f;
-    char *path = nb_path_join(dir, name);
-    bool has = path && nb_file_open(path, &f, NULL) == NB_OK;
-    if (has) nb_file_close(&f);
-    free(path);
-    return has;
-}
-
-/* DeepSeek-V4's encoding is for its model_type; without a config, for a vocabulary that has its role tokens and no template
- * that says otherwise. */
-static nb_status check_chat(const session *k, const char *dir, nb_error *err)
+/* The folder's chat format. DeepSeek-V4's encoding is for its model_type; without a config, for a vocabulary that has its role
+ * tokens. */
+static nb_status open_format(session *k, const char *dir, nb_error *err)
 {
     static const char user[] = "<｜User｜>", assistant[] = "<｜Assistant｜>";
-    json_t *config = NULL, *tokenizer = NULL;
+    json_t *config = NULL;
     nb_status s = read_json(dir, "config.json", &config, err);
-    if (!s) s = read_json(dir, "tokenizer_config.json", &tokenizer, err);
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    bool ours = type && strcmp(type, "deepseek_v4") == 0;
-    if (!config)
-        ours = !json_object_get(tokenizer, "chat_template") && !has_file(dir, "chat_template.jinja") &&
-               nb_tokenizer_id(k->t, user, sizeof user - 1) >= 0 &&
-               nb_tokenizer_id(k->t, assistant, sizeof assistant - 1) >= 0;
-    if (!s && !ours) {
-        s = nb_fail(err, NB_ERR_UNSUPPORTED,
-                    "chat templates (Jinja) are not in this build; DeepSeek-V4's encoding is");
-        nb_error_at(err, dir, NULL, -1);
-        nb_error_remedy(err, "render the prompt elsewhere and tokenize its text");
-    }
+    if (!config && nb_tokenizer_id(k->t, user, sizeof user - 1) >= 0 &&
+        nb_tokenizer_id(k->t, assistant, sizeof assistant - 1) >= 0)
+        type = "deepseek_v4";
+    if (!s) s = nb_chat_format_open(dir, type, NULL, &k->chat, err);
     json_decref(config);
-    json_decref(tokenizer);
     return s;
 }
 
@@ -278,11 +262,12 @@ int nb_cmd_tokenize(int argc, char **argv)
     nb_status s = nb_hub_resolve(o.dir, &dir, &err);
     if (!s) s = nb_tokenizer_open(dir, &k.t, &err);
     if (!s && !(k.s = nb_tok_scratch_new(k.t))) s = nb_fail_nomem(&err, "the tokenizer's work memory", 0);
-    if (!s && o.chat) s = check_chat(&k, dir, &err);
+    if (!s && o.chat) s = open_format(&k, dir, &err);
     if (!s) s = each_line(&k, &err);
     nb_buf_free(&k.out);
     nb_buf_free(&k.text);
     free(k.ids.data);
+    nb_chat_format_free(k.chat);
     nb_tok_scratch_free(k.s);
     nb_tokenizer_free(k.t);
     free(dir);

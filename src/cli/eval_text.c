@@ -141,7 +141,7 @@ out:
 }
 
 /* One line of a samples file, at byte `begin`, as ids: prompt, then reply with the end token. *from: where the reply begins. */
-static nb_status sample_ids(const nb_config *cfg, const nb_generation_config *gen, nb_tokenizer *t,
+static nb_status sample_ids(const nb_chat_format *format, const nb_generation_config *gen, nb_tokenizer *t,
                             nb_tok_scratch *w, const char *line, size_t len, size_t begin, size_t number,
                             const char *file, nb_ids *ids, size_t *from, nb_error *err)
 {
@@ -163,7 +163,7 @@ static nb_status sample_ids(const nb_config *cfg, const nb_generation_config *ge
     if (json_is_string(prompt)) {
         s = nb_tokenizer_encode(t, w, json_string_value(prompt), json_string_length(prompt), false, ids, err);
     } else {
-        s = nb_prompt_render(cfg, o, &chat, err);
+        s = nb_prompt_render(format, o, &chat, err);
         if (s == NB_OK) s = nb_tokenizer_encode(t, w, nb_buf_str(&chat), chat.len, false, ids, err);
     }
     *from = ids->len;
@@ -200,6 +200,7 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
     nb_tokenizer *t = NULL;
     nb_tok_scratch *w = NULL;
     nb_engine *g = NULL;
+    nb_chat_format *format = NULL;
     nb_buf text = {0}, verdicts = {0};
     nb_ids ids = {0};
     nb_generation_config gen;
@@ -212,14 +213,16 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
     size_t chunk = e->chunk < most ? e->chunk : most;
     if ((s = nb_eval_engine(e, 1, e->opt->max_context, chunk, &g, err))) goto out;
     const nb_model *model = nb_engine_model(g);
-    if ((s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, t, &gen, err))) goto out;
+    if ((s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, t, &gen, err)) ||
+        (s = nb_prompts_format(model->ckpt, &model->cfg, &format, err)))
+        goto out;
     for (size_t at = 0, number = 1; at < text.len; number++) {
         const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
         size_t len = end ? (size_t)(end - line) : text.len - at, from = 0;
         at += len + 1;
         if (strspn(line, " \t\r") >= len) continue;
         ids.len = 0;
-        if ((s = sample_ids(&model->cfg, &gen, t, w, line, len, (size_t)(line - text.data), number,
+        if ((s = sample_ids(format, &gen, t, w, line, len, (size_t)(line - text.data), number,
                             e->samples_file, &ids, &from, err)))
             goto out;
         scorer sc = {.ids = ids.data, .n = ids.len, .from = from, .vocab = model->vocab, .right = true};
@@ -252,5 +255,6 @@ out:
     nb_tok_scratch_free(w);
     nb_tokenizer_free(t);
     nb_engine_free(g);
+    nb_chat_format_free(format);
     return s;
 }

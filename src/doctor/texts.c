@@ -7,16 +7,19 @@ nb_status nb_texts_read(const char *dir, const char *data, bool *of_data, nb_pro
 {
     nb_ckpt *c = NULL; /* for its config alone */
     nb_tokenizer *t = NULL;
+    nb_chat_format *chat = NULL;
     nb_config cfg;
     bool in_data = false;
     nb_status s = nb_ckpt_open(dir, NULL, NULL, &c, err);
     if (s == NB_OK) s = nb_config_init(c, &cfg, err);
     if (s == NB_OK) s = nb_tokenizer_open(nb_ckpt_dir(c), &t, err);
+    if (s == NB_OK) s = nb_prompts_format(c, &cfg, &chat, err);
     if (s == NB_OK) {
         in_data = data != NULL;
-        s = data ? nb_prompts_file(&cfg, t, data, out, err) : nb_prompts_builtin(&cfg, t, out, err);
+        s = data ? nb_prompts_file(chat, t, data, out, err) : nb_prompts_builtin(chat, t, out, err);
     }
     if (of_data) *of_data = in_data && s != NB_OK;
+    nb_chat_format_free(chat);
     nb_tokenizer_free(t);
     nb_ckpt_close(c);
     return s;

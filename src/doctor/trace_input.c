@@ -66,24 +66,15 @@ nb_status nb_trace_ids(const char *file, nb_prompts *out, nb_error *err)
     return s;
 }
 
-/* One message as the model is used to it; plain text where it has no chat format in this build. */
-static nb_status encode(const nb_config *cfg, const nb_tokenizer *t, nb_tok_scratch *scratch,
+/* One message as the model is used to it; plain text where it has no chat format. */
+static nb_status encode(const nb_chat_format *chat, const nb_tokenizer *t, nb_tok_scratch *scratch,
                         const char *text, bool raw, nb_prompts *p, nb_error *err)
 {
     nb_buf prompt = {0};
-    nb_error probe = {0};
-    json_t *request = raw ? NULL : json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", text);
-    nb_status s = NB_OK;
-    bool chat = false;
-    if (!raw && !request) s = nb_fail_nomem(err, "a request", strlen(text));
-    if (s == NB_OK && request) {
-        s = nb_prompt_render(cfg, request, &prompt, &probe);
-        chat = s == NB_OK;
-        if (s == NB_ERR_UNSUPPORTED)
-            s = NB_OK;
-        else if (s != NB_OK && err)
-            *err = probe;
-    }
+    json_t *request =
+        chat ? json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", text) : NULL;
+    nb_status s = chat && !request ? nb_fail_nomem(err, "a request", strlen(text)) : NB_OK;
+    if (request) s = nb_prompt_render(chat, request, &prompt, err);
     if (s == NB_OK && !nb_buf_ok(&prompt)) s = nb_fail_nomem(err, "a prompt", prompt.len);
     nb_ids *l = &p->ids[p->n];
     if (s == NB_OK)
@@ -107,13 +98,15 @@ nb_status nb_trace_texts(const char *path, const char *const *texts, size_t n, b
     nb_ckpt *c = NULL;
     nb_config cfg;
     nb_tokenizer *t = NULL;
+    nb_chat_format *chat = NULL;
     nb_tok_scratch *scratch = NULL;
     nb_status s;
     if ((s = nb_ckpt_open(path, NULL, NULL, &c, err)) || (s = nb_config_init(c, &cfg, err)) ||
-        (s = nb_tokenizer_open(nb_ckpt_dir(c), &t, err)))
+        (s = nb_tokenizer_open(nb_ckpt_dir(c), &t, err)) ||
+        (!raw && (s = nb_prompts_format(c, &cfg, &chat, err))))
         goto out;
     if (!n) {
-        s = nb_prompts_builtin(&cfg, t, out, err);
+        s = nb_prompts_builtin(chat, t, out, err);
         goto out;
     }
     if ((s = reserve(out, n, err))) goto out;
@@ -121,9 +114,10 @@ nb_status nb_trace_texts(const char *path, const char *const *texts, size_t n, b
         s = nb_fail_nomem(err, "tokenizer memory", 0);
         goto out;
     }
-    for (size_t i = 0; s == NB_OK && i < n; i++) s = encode(&cfg, t, scratch, texts[i], raw, out, err);
+    for (size_t i = 0; s == NB_OK && i < n; i++) s = encode(chat, t, scratch, texts[i], raw, out, err);
 out:
     nb_tok_scratch_free(scratch);
+    nb_chat_format_free(chat);
     nb_tokenizer_free(t);
     nb_ckpt_close(c);
     return s;

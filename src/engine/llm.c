@@ -19,6 +19,8 @@ struct nb_llm {
     nb_tok_scratch *scratch;
     nb_sample_work *work;
     float *logits; /* [vocab] of the newest token */
+    nb_chat_format *chat; /* NULL: none, */
+    nb_error no_chat;     /* and why: whoever gives whole prompts does not mind */
     nb_generation_config generation;
 };
 
@@ -50,6 +52,11 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
         goto out;
     }
     s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, m->tok, &m->generation, err);
+    if (s == NB_OK && nb_chat_format_open(nb_ckpt_dir(model->ckpt), model->cfg.arch->name, NULL, &m->chat,
+                                          &m->no_chat) == NB_ERR_NOMEM) {
+        s = NB_ERR_NOMEM;
+        if (err) *err = m->no_chat;
+    }
 out:
     nb_policy_free(policy);
     if (s == NB_OK)
@@ -65,6 +72,7 @@ void nb_llm_close(nb_llm *m)
     nb_tok_scratch_free(m->scratch);
     nb_tokenizer_free(m->tok);
     nb_sample_work_free(m->work);
+    nb_chat_format_free(m->chat);
     nb_engine_free(m->engine);
     free(m->logits);
     free(m);
@@ -92,7 +100,12 @@ nb_status nb_llm_render_chat(const nb_llm *m, const char *request, char **prompt
     nb_buf text = {0};
     json_t *r = NULL;
     nb_status s = nb_json_tree(NULL, request, strlen(request), &r, err);
-    if (s == NB_OK) s = nb_prompt_render(&nb_engine_model(m->engine)->cfg, r, &text, err);
+    if (s == NB_OK && !m->chat) {
+        s = m->no_chat.status;
+        if (err) *err = m->no_chat;
+    } else if (s == NB_OK) {
+        s = nb_chat_format_render(m->chat, r, (int64_t)time(NULL), &text, err);
+    }
     char *copy = s == NB_OK && nb_buf_ok(&text) ? strdup(nb_buf_str(&text)) : NULL;
     if (s == NB_OK && !copy) s = nb_fail_nomem(err, "a prompt", text.len);
     if (s == NB_OK && strlen(copy) != text.len) {

@@ -225,12 +225,14 @@ static nb_status warm_up(nb_engine *e, const nb_sink *sink, nb_error *err)
 {
     const nb_model *model = nb_engine_model(e);
     nb_tokenizer *t = NULL;
+    nb_chat_format *chat = NULL;
     nb_measure *m = NULL;
     nb_prompts prompts = {0};
     double start = now();
     size_t n = 0;
     nb_status s = nb_tokenizer_open(nb_ckpt_dir(model->ckpt), &t, err);
-    if (s == NB_OK) s = nb_prompts_builtin(&model->cfg, t, &prompts, err);
+    if (s == NB_OK) s = nb_prompts_format(model->ckpt, &model->cfg, &chat, err);
+    if (s == NB_OK) s = nb_prompts_builtin(chat, t, &prompts, err);
     if (s == NB_OK) s = nb_measure_new(e, false, &m, err);
     if (s == NB_OK) s = nb_measure_run(m, &prompts, NB_ARITH_BF16, sink, err);
     if (s == NB_OK) s = nb_measure_fill(m, err);
@@ -254,6 +256,7 @@ static nb_status warm_up(nb_engine *e, const nb_sink *sink, nb_error *err)
                prompts.n, prompts.tokens, now() - start);
     nb_measure_free(m);
     nb_prompts_free(&prompts);
+    nb_chat_format_free(chat);
     nb_tokenizer_free(t);
     return s;
 }

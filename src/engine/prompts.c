@@ -5,16 +5,26 @@
 #include <string.h>
 
 #include "base/json_tree.h"
-#include "text/chat.h"
 
-nb_status nb_prompt_render(const nb_config *cfg, const json_t *request, nb_buf *out, nb_error *err)
+#define MEASURED_ON INT64_C(1767225600) /* 2026-01-01 */
+
+nb_status nb_prompts_format(const nb_ckpt *c, const nb_config *cfg, nb_chat_format **out, nb_error *err)
 {
-    if (strcmp(cfg->arch->name, "deepseek_v4") == 0) return nb_chat_deepseek_v4_render(request, out, err);
-    nb_fail(err, NB_ERR_UNSUPPORTED,
-            "chat templates (Jinja) are not in this build; DeepSeek-V4's chat encoding is");
-    nb_error_remedy(err,
-                    "give the prompt as plain text with its special tokens spelled out (nibble run --raw)");
-    return NB_ERR_UNSUPPORTED;
+    nb_error probe = {.offset = -1};
+    *out = NULL;
+    nb_status s =
+        nb_chat_format_open(nb_ckpt_dir(c), cfg->arch ? cfg->arch->name : NULL, NULL, out, &probe);
+    if (s == NB_ERR_MISSING) return NB_OK;
+    if (s != NB_OK && err) *err = probe;
+    return s;
+}
+
+nb_status nb_prompt_render(const nb_chat_format *chat, const json_t *request, nb_buf *out, nb_error *err)
+{
+    if (chat) return nb_chat_format_render(chat, request, MEASURED_ON, out, err);
+    nb_fail(err, NB_ERR_MISSING, "the model's folder has no chat template");
+    nb_error_remedy(err, "give the prompt as plain text with its special tokens spelled out");
+    return NB_ERR_MISSING;
 }
 
 /* A question and its answer; without a question, prose that is read as it stands. Written for this program. */
@@ -100,22 +110,20 @@ static nb_status add(nb_prompts *p, const nb_tokenizer *t, nb_tok_scratch *w, co
     return NB_OK;
 }
 
-/* A dialogue as the chat format writes it. False in *chat when the model's format is not in this build. */
-static nb_status render(const nb_config *cfg, const dialogue *d, nb_buf *out, bool *chat, nb_error *err)
+/* A dialogue as the chat format writes it. */
+static nb_status render(const nb_chat_format *chat, const dialogue *d, nb_buf *out, nb_error *err)
 {
-    nb_error probe = {.offset = -1};
-    json_t *request = json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "messages", "role", "user", "content",
-                                d->user, "role", "assistant", "content", d->assistant);
+    json_t *request = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content",
+                                d->user, "role", "assistant", "content", d->assistant,
+                                "add_generation_prompt", 0);
     if (!request) return nb_fail_nomem(err, "a prompt", strlen(d->user));
-    nb_status s = nb_prompt_render(cfg, request, out, &probe);
+    nb_status s = nb_prompt_render(chat, request, out, err);
     json_decref(request);
-    *chat = s != NB_ERR_UNSUPPORTED;
-    if (!*chat) return NB_OK;
-    if (s != NB_OK && err) *err = probe;
     return s;
 }
 
-nb_status nb_prompts_builtin(const nb_config *cfg, const nb_tokenizer *t, nb_prompts *out, nb_error *err)
+nb_status nb_prompts_builtin(const nb_chat_format *chat, const nb_tokenizer *t, nb_prompts *out,
+                             nb_error *err)
 {
     nb_buf text = {0};
     nb_status s = NB_OK;
@@ -123,11 +131,12 @@ nb_status nb_prompts_builtin(const nb_config *cfg, const nb_tokenizer *t, nb_pro
     if (!w) return nb_fail_nomem(err, "tokenizer memory", 0);
     for (size_t i = 0; s == NB_OK && i < sizeof builtin / sizeof *builtin; i++) {
         const dialogue *d = &builtin[i];
-        bool chat = false;
+        bool in_chat = chat && d->user;
         nb_buf_clear(&text);
-        if (d->user && (s = render(cfg, d, &text, &chat, err))) break;
-        if (!chat) nb_buf_addf(&text, "%s%s%s", d->user ? d->user : "", d->user ? "\n" : "", d->assistant);
-        s = nb_buf_ok(&text) ? add(out, t, w, nb_buf_str(&text), text.len, !chat, err)
+        if (in_chat && (s = render(chat, d, &text, err))) break;
+        if (!in_chat)
+            nb_buf_addf(&text, "%s%s%s", d->user ? d->user : "", d->user ? "\n" : "", d->assistant);
+        s = nb_buf_ok(&text) ? add(out, t, w, nb_buf_str(&text), text.len, !in_chat, err)
                              : nb_fail_nomem(err, "a prompt", text.len);
     }
     nb_buf_free(&text);
@@ -136,7 +145,7 @@ nb_status nb_prompts_builtin(const nb_config *cfg, const nb_tokenizer *t, nb_pro
     return s;
 }
 
-static nb_status add_line(const nb_config *cfg, const nb_tokenizer *t, nb_tok_scratch *w, const char *line,
+static nb_status add_line(const nb_chat_format *format, const nb_tokenizer *t, nb_tok_scratch *w, const char *line,
                           size_t len, nb_prompts *out, nb_error *err)
 {
     json_t *o = NULL;
@@ -147,7 +156,7 @@ static nb_status add_line(const nb_config *cfg, const nb_tokenizer *t, nb_tok_sc
     if (json_is_string(text) == json_is_array(messages)) {
         s = nb_fail(err, NB_ERR_FORMAT, "expected one of \"text\" (a string) and \"messages\" (an array)");
     } else if (messages) {
-        s = nb_prompt_render(cfg, o, &chat, err);
+        s = nb_prompt_render(format, o, &chat, err);
         if (s == NB_OK) s = add(out, t, w, nb_buf_str(&chat), chat.len, false, err);
     } else {
         s = add(out, t, w, json_string_value(text), json_string_length(text), false, err);
@@ -157,8 +166,8 @@ static nb_status add_line(const nb_config *cfg, const nb_tokenizer *t, nb_tok_sc
     return s;
 }
 
-nb_status nb_prompts_file(const nb_config *cfg, const nb_tokenizer *t, const char *path, nb_prompts *out,
-                          nb_error *err)
+nb_status nb_prompts_file(const nb_chat_format *chat, const nb_tokenizer *t, const char *path,
+                          nb_prompts *out, nb_error *err)
 {
     nb_error local = {.offset = -1};
     if (!err) err = &local;
@@ -173,7 +182,7 @@ nb_status nb_prompts_file(const nb_config *cfg, const nb_tokenizer *t, const cha
     for (size_t at = 0, number = 1; at < text.len; number++) {
         const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
         size_t len = end ? (size_t)(end - line) : text.len - at;
-        if (strspn(line, " \t\r\n") < len) s = add_line(cfg, t, w, line, len, out, err);
+        if (strspn(line, " \t\r\n") < len) s = add_line(chat, t, w, line, len, out, err);
         if (s != NB_OK) {
             char cause[sizeof err->cause];
             memcpy(cause, err->cause, sizeof cause);

@@ -7,10 +7,15 @@
 #define NB_ENGINE_PROMPTS_H
 
 #include "checkpoint/arch.h"
+#include "text/chat_format.h"
 #include "text/tokenizer.h"
 
-/* A chat request as the prompt text of the model's format. NB_ERR_UNSUPPORTED when its format is not in this build. */
-nb_status nb_prompt_render(const nb_config *cfg, const json_t *request, nb_buf *out, nb_error *err);
+/* The chat format of a model's folder; *out is NULL where the folder has none. Free with nb_chat_format_free. */
+nb_status nb_prompts_format(const nb_ckpt *c, const nb_config *cfg, nb_chat_format **out, nb_error *err);
+
+/* A chat request as the model's prompt text. The clock that a template may show stands still, so that what is measured today
+ * can be measured again. chat NULL is NB_ERR_MISSING. */
+nb_status nb_prompt_render(const nb_chat_format *chat, const json_t *request, nb_buf *out, nb_error *err);
 
 typedef struct nb_prompts {
     nb_ids *ids; /* [n], none empty */
@@ -18,12 +23,13 @@ typedef struct nb_prompts {
 } nb_prompts; /* zero-initialise; nb_prompts_free */
 void nb_prompts_free(nb_prompts *p);
 
-/* The built-in texts. A model without a chat format in this build gets them as plain text, with its BOS if it wants one. */
-nb_status nb_prompts_builtin(const nb_config *cfg, const nb_tokenizer *t, nb_prompts *out, nb_error *err);
+/* The built-in texts. A model without a chat format (chat NULL) gets them as plain text, with its BOS if it wants one. */
+nb_status nb_prompts_builtin(const nb_chat_format *chat, const nb_tokenizer *t, nb_prompts *out,
+                             nb_error *err);
 
 /* JSON lines {"text": …} (special tokens spelled out, none added) or {"messages": […]} (a chat request). Errors name file, byte
  * and line; a file without lines is one. */
-nb_status nb_prompts_file(const nb_config *cfg, const nb_tokenizer *t, const char *path, nb_prompts *out,
-                          nb_error *err);
+nb_status nb_prompts_file(const nb_chat_format *chat, const nb_tokenizer *t, const char *path,
+                          nb_prompts *out, nb_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* Chat prompts. A chat format renders a request's messages to one prompt string; DeepSeek-V4's encoding is built in (it ships
- * no template). Jinja templates come with the server; until then a model with another format is refused by name. */
+/* DeepSeek-V4's chat encoding, built in because the model ships no template. Callers that serve any model go through
+ * chat_format.h. */
 #ifndef NB_TEXT_CHAT_H
 #define NB_TEXT_CHAT_H
 
