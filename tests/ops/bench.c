@@ -10,23 +10,30 @@
 enum { ROUNDS = 7 };
 #define ROTATE ((size_t)384 << 20) /* bytes of weights in turn */
 
+typedef enum row_form {
+    F32_ROWS,
+    BF16_ROWS,
+    INT8_ROWS
+} row_form; /* what x holds: linear, linear_bf16, linear_i8 */
+static const char *const form_names[] = {"linear", "bf16", "int8"};
+
 typedef struct job {
     const nb_kernels *k;
     const nb_packed *w;
     const float *x;
     float *y;
     size_t rows;
-    bool int8; /* x holds int8 rows */
+    row_form form;
 } job;
 
 static void panels(void *ctx, size_t thread, size_t begin, size_t end)
 {
     job *j = ctx;
-    if (j->int8) {
+    if (j->form == INT8_ROWS)
         j->k->linear_i8(j->w, j->x, j->w->k_pad, j->rows, j->y, j->w->n, begin, end);
-        return;
-    }
-    j->k->linear(j->w, j->x, j->w->k_pad, j->rows, NULL, j->y, j->w->n, begin, end);
+    else
+        (j->form == BF16_ROWS ? j->k->linear_bf16 : j->k->linear)(j->w, j->x, j->w->k_pad, j->rows, NULL,
+                                                                  j->y, j->w->n, begin, end);
 }
 
 static void fill(void *ctx, size_t thread, size_t begin, size_t end)
@@ -52,11 +59,12 @@ static void fill(void *ctx, size_t thread, size_t begin, size_t end)
 }
 
 /* Seconds a call, the best of a few rounds, for each table. One that takes longer than 0.2 s is called once only. */
-static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, bool int8, double *seconds)
+static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, row_form form, double *seconds)
 {
     float *x = nb_calloc_aligned(rows * w->k_pad, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
     if (!x || !y) exit(2);
     for (size_t i = 0; i < rows * w->k_pad; i++) x[i] = i % w->k_pad < w->k ? ops_normal(o) : 0;
+    bool int8 = form == INT8_ROWS;
     float *q = int8 ? nb_calloc_aligned(rows * w->k_pad, sizeof *q) : x;
     if (!q) exit(2);
     for (size_t r = 0; int8 && r < rows; r++)
@@ -69,7 +77,7 @@ static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, bool in
             size_t calls = 0;
             double start = nb_seconds(), spent;
             do {
-                job j = {o->tables[t], &w[next++ % count], q, y, rows, int8};
+                job j = {o->tables[t], &w[next++ % count], q, y, rows, form};
                 nb_pool_run(o->pool, w->panels, 1, panels, &j);
                 calls++;
                 spent = nb_seconds() - start;
@@ -81,7 +89,7 @@ static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, bool in
     free(y);
 }
 
-static bool bench_format(ops *o, const nb_roof *roof, nb_format f, bool int8, size_t n, size_t k,
+static bool bench_format(ops *o, const nb_roof *roof, nb_format f, row_form form, size_t n, size_t k,
                          const size_t *rows, size_t n_rows)
 {
     nb_packed w[64] = {{.format = f}};
@@ -99,15 +107,15 @@ static bool bench_format(ops *o, const nb_roof *roof, nb_format f, bool int8, si
     } while (count < COUNT(w) && nb_packed_bytes(w) * count < ROTATE);
     for (size_t i = 0; i < n_rows; i++) {
         double seconds[COUNT(o->tables)];
-        time_linear(o, w, count, rows[i], int8, seconds);
+        time_linear(o, w, count, rows[i], form, seconds);
         for (size_t t = 0; t < o->n_tables; t++) {
             double gbs = (double)nb_packed_bytes(w) / seconds[t] * 1e-9;
             double gflops = 2.0 * (double)n * (double)k * (double)rows[i] / seconds[t] * 1e-9;
-            printf("%s %-5s %5zu x %-5zu rows %-4zu %-8s %9.3f ms %7.2f GB/s %4.0f %% of read %8.1f "
+            printf("%-8s %-5s %5zu x %-5zu rows %-4zu %-8s %9.3f ms %7.2f GB/s %4.0f %% of read %8.1f "
                    "GFLOP/s %4.0f %% of FMA  "
                    "x %.1f\n",
-                   int8 ? "int8    " : "linear  ", nb_format_name(f), n, k, rows[i], o->tables[t]->name,
-                   seconds[t] * 1e3, gbs, 100 * gbs / roof->read_gbs, gflops, 100 * gflops / roof->fma_gflops,
+                   form_names[form], nb_format_name(f), n, k, rows[i], o->tables[t]->name, seconds[t] * 1e3,
+                   gbs, 100 * gbs / roof->read_gbs, gflops, 100 * gflops / roof->fma_gflops,
                    seconds[0] / seconds[t]);
             fflush(stdout);
         }
@@ -176,13 +184,15 @@ int ops_bench(ops *o)
     static const size_t all[] = {1, 2, 4, 8, 16, 64, 512}, few[] = {1, 8, 64};
     bool ok = true;
     if (ops_wants(o, "linear")) {
-        ok = bench_format(o, &roof, NB_FMT_NVFP4, false, 4096, 14336, all, COUNT(all));
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, F32_ROWS, 4096, 14336, all, COUNT(all));
         for (nb_format f = NB_FMT_MXFP4; ok && f < NB_FMT_COUNT; f++)
-            ok = bench_format(o, &roof, f, false, 4096, 4096, few, COUNT(few));
+            ok = bench_format(o, &roof, f, F32_ROWS, 4096, 4096, few, COUNT(few));
     }
+    if (ok && ops_wants(o, "bf16"))
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, BF16_ROWS, 4096, 14336, all, COUNT(all));
     if (ok && ops_wants(o, "int8")) {
-        ok = bench_format(o, &roof, NB_FMT_NVFP4, true, 4096, 14336, all, COUNT(all));
-        if (ok) ok = bench_format(o, &roof, NB_FMT_MXFP4, true, 4096, 4096, few, COUNT(few));
+        ok = bench_format(o, &roof, NB_FMT_NVFP4, INT8_ROWS, 4096, 14336, all, COUNT(all));
+        if (ok) ok = bench_format(o, &roof, NB_FMT_MXFP4, INT8_ROWS, 4096, 4096, few, COUNT(few));
     }
     bench_rows(o);
     return ok ? 0 : 2;

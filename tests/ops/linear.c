@@ -336,6 +336,67 @@ static void check_product(problem *p, const nb_kernels *t, const float *rows)
     free(x);
 }
 
+/* Rows whose values BF16 holds, through linear_bf16: the bound of the linear, but sums run over all k (a rounding for each product
+ * at worst), and tiles flush what is below 2^-126. */
+static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, data kind)
+{
+    problem p = {.o = o, .kind = kind, .rows = rows, .w = {.format = f}};
+    make(&p, f, n, k);
+    for (size_t i = 0; i < rows * p.ldx; i++) p.x[i] = nb_bf16_round(p.x[i]);
+    double gamma = (double)(k + 20) * ULP;
+    for (size_t t = 0; t < o->n_tables; t++) {
+        const nb_kernels *table = o->tables[t];
+        float *y = ops_alloc(rows * n * sizeof *y), *z = ops_alloc(rows * n * sizeof *z);
+        char what[160];
+        describe(&p, table, what, sizeof what);
+        bool ok = true, one = true, split = true;
+        table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, y, n, 0, p.w.panels);
+        for (size_t r = 0; r < rows; r++) {
+            for (size_t i = 0; i < n; i++) {
+                double sum = 0, size = 0, scale = (double)p.w.multiplier * (double)p.row_scale[r];
+                for (size_t j = 0; j < k; j++) {
+                    double term = (double)p.x[r * p.ldx + j] * (double)p.w_rows[i * k + j];
+                    sum += term;
+                    size += fabs(term);
+                }
+                double tol = gamma * size * scale + (double)k * 0x1p-126 * 3000 * scale + 0x1p-126;
+                bool overflow = size > 1e37 || size * scale > 1e37;
+                ok &= ops_close((double)y[r * n + i], sum * scale, tol, overflow);
+            }
+            table->linear_bf16(&p.w, p.x + r * p.ldx, p.ldx, 1, p.row_scale + r, z + r * n, n, 0, p.w.panels);
+            one &= same_bits(z + r * n, y + r * n, n);
+        }
+        for (size_t s = 0; s <= p.w.panels; s++) {
+            table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, z, n, s, p.w.panels);
+            table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, z, n, 0, s);
+            split &= same_bits(z, y, rows * n);
+        }
+        ops_check(o, ok, "%s: bf16: an output is off", what);
+        ops_check(o, one, "%s: bf16: one row at a time gives other bits", what);
+        ops_check(o, split, "%s: bf16: a split of the panels gives other bits", what);
+        free(y);
+        free(z);
+    }
+    unmake(&p);
+}
+
+void ops_check_bf16(ops *o)
+{
+    if (!ops_wants(o, "bf16")) return;
+    static const size_t ns[] = {1, 15, 16, 17, 33, 67}, blocks4[] = {16, 32, 48, 272, 1056, 2080},
+                        blocks32[] = {32, 96, 320, 1056};
+    for (nb_format f = NB_FMT_NVFP4; f <= NB_FMT_MXFP4; f++) {
+        const size_t *ks = f == NB_FMT_NVFP4 ? blocks4 : blocks32;
+        size_t n_ks = f == NB_FMT_NVFP4 ? COUNT(blocks4) : COUNT(blocks32);
+        for (size_t i = 0; i < COUNT(ns); i++)
+            for (size_t j = 0; j < n_ks; j++)
+                for (data kind = 0; kind < DATA_COUNT; kind++)
+                    check_bf16(o, f, ns[i], ks[j], 1 + ops_below(o, 37), kind);
+        for (size_t rows = 1; rows <= 34; rows++) check_bf16(o, f, 37, ks[n_ks - 1], rows, RANDOM);
+        check_bf16(o, f, 33, 96, 530, RANDOM);
+    }
+}
+
 static void check_int8(ops *o, nb_format f, size_t n, size_t k, size_t rows, data kind)
 {
     problem p = {.o = o, .kind = kind, .rows = rows, .w = {.format = f}};

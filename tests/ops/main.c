@@ -63,7 +63,7 @@ bool ops_close(double got, double want, double tol, bool overflow)
 static int usage(void)
 {
     fprintf(stderr, "usage: nb_ops [--check] [--bench] [--isa NAME] [--op NAME] [--seed N] [--threads N]\n"
-                    "ops: linear int8 rmsnorm rope softmax attend swiglu dot axpy\n");
+                    "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy\n");
     return 64;
 }
 
@@ -115,6 +115,7 @@ int main(int argc, char **argv)
     int status = 0;
     if (check || !bench) {
         ops_check_linear(&o);
+        ops_check_bf16(&o);
         ops_check_int8(&o);
         ops_check_rows(&o);
         ops_check_attend(&o);

@@ -50,6 +50,7 @@ float ops_normal(ops *o);
 bool ops_close(double got, double want, double tol, bool overflow);
 
 void ops_check_linear(ops *o);
+void ops_check_bf16(ops *o);
 void ops_check_int8(ops *o);
 void ops_check_rows(ops *o);
 void ops_check_attend(ops *o);

@@ -23,7 +23,7 @@ typedef struct nb_attend_args {
 } nb_attend_args;
 
 typedef struct nb_kernels {
-    const char *name; /* "generic", "avx2", "avx512" */
+    const char *name; /* "generic", "avx2", "avx512", "amx" */
 
     /* y[r][16 p + i] = (sum over k of x[r][k] * W[16 p + i][k]) * scale_r for panels [p0, p1) and rows 0 <= r < rows;
      * outputs at or beyond w->n are not written. x has ldx floats a row, of which k_pad are readable and those
@@ -32,6 +32,11 @@ typedef struct nb_kernels {
      * block scale added in ascending order, all F32. */
     void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                    float *y, size_t ldy, size_t p0, size_t p1);
+
+    /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic): sums over all
+     * k in ascending order of instructions that add 32 products each, or as linear does. May be linear itself. */
+    void (*linear_bf16)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
+                        float *y, size_t ldy, size_t p0, size_t p1);
 
     /* One row of k floats as int8 (int8.h), zeros from k to k_pad: q = x * (127 / amax), rounded to nearest even. */
     void (*quantise_i8)(const float *x, size_t k, size_t k_pad, float *row);
@@ -66,12 +71,15 @@ const nb_kernels *nb_kernels_generic(void);
 #if defined(__x86_64__)
 const nb_kernels *nb_kernels_avx2(void);
 const nb_kernels *nb_kernels_avx512(void); /* F, BW, VL, DQ and VNNI */
+const nb_kernels *nb_kernels_amx(void);    /* AMX-BF16 beside them */
+/* Asks the kernel for the tiles' state, which every process must once. False: refused. */
+bool nb_amx_permitted(void);
 #endif
 
 /* The tables this machine can run, generic first, best last; returns their number (at most cap). */
 size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap);
 
-/* The best table, or the one named ("generic", "avx2", "avx512"). NULL when the name is unknown or the machine lacks it. */
+/* The best table, or the one named ("generic", "avx2", "avx512", "amx"). NULL when the name is unknown or the machine lacks it. */
 const nb_kernels *nb_kernels_pick(const nb_cpu *cpu, const char *name);
 
 #endif

@@ -93,15 +93,18 @@ typedef struct input {
     const float *x;
     size_t ld;
     const float *scale; /* per row, or NULL */
-    bool int8;          /* rows are int8 */
+    input_kind kind;
 } input;
 
-/* Panels [p0, p1) of w for rows at x. */
-static void multiply(const nb_kernels *k, const nb_packed *w, bool int8, const float *x, size_t ld,
+/* Panels [p0, p1) of w for rows of a kind at x. */
+static void multiply(const nb_kernels *k, const nb_packed *w, input_kind kind, const float *x, size_t ld,
                      size_t rows, const float *scale, float *y, size_t ldy, size_t p0, size_t p1)
 {
-    if (int8)
+    bool fp4 = w->format == NB_FMT_NVFP4 || w->format == NB_FMT_MXFP4;
+    if (kind == IN_INT8)
         k->linear_i8(w, x, ld, rows, y, ldy, p0, p1);
+    else if (kind != IN_PLAIN && fp4) /* BF16 holds an E2M1 code times an E4M3 scale */
+        k->linear_bf16(w, x, ld, rows, scale, y, ldy, p0, p1);
     else
         k->linear(w, x, ld, rows, scale, y, ldy, p0, p1);
 }
@@ -135,7 +138,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
 {
     nb_cpu_exec *c = nb_cpu_of(x);
     input_kind kind = input_of(x, l);
-    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL, false};
+    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL, kind};
     input_job j = {.src = src,
                    .ld = ld,
                    .k = w->k,
@@ -146,7 +149,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
                    .scale = c->xscale};
     how_input(&j, x, l);
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
-    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL, kind == IN_INT8};
+    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL, kind};
 }
 
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
@@ -176,7 +179,7 @@ static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
         size_t p1 = end > at ? end - at : 0;
         if (p1 > j->w[i]->panels) p1 = j->w[i]->panels;
         if (p0 >= p1) continue;
-        multiply(nb_cpu_of(j->x)->k, j->w[i], j->in.int8, j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i],
+        multiply(nb_cpu_of(j->x)->k, j->w[i], j->in.kind, j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i],
                  j->ldy[i], p0, p1);
     }
 }
@@ -243,11 +246,11 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
         if (p0 >= p1) continue;
         const nb_linear *l = in_force(j->x, j->w[e]);
         const nb_packed *w = l->w->block;
-        bool int8 = input_of(j->x, l) == IN_INT8;
+        input_kind kind = input_of(j->x, l);
         size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
         for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
             size_t rows = r1 - r < NB_EXPERT_ROWS ? r1 - r : NB_EXPERT_ROWS;
-            multiply(c->k, w, int8, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n,
+            multiply(c->k, w, kind, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n,
                      p0, p1);
             for (size_t i = 0; i < rows; i++)
                 memcpy(j->y->f + c->order[r + i] * n + c0, out + i * n + c0, (c1 - c0) * sizeof *out);

@@ -85,6 +85,7 @@ const nb_kernels *nb_kernels_generic(void)
 {
     static const nb_kernels table = {.name = "generic",
                                      .linear = nb_generic_linear,
+                                     .linear_bf16 = nb_generic_linear,
                                      .quantise_i8 = nb_generic_quantise_i8,
                                      .linear_i8 = nb_generic_linear_i8,
                                      .rmsnorm = rmsnorm,
