@@ -152,10 +152,15 @@ static nb_status patient_of(nb_guard *g, const nb_culprit *c, nb_patient **out, 
     return NB_OK;
 }
 
-/* How the arithmetic makes l's input, while it is not overridden. */
+/* How the arithmetic makes inputs. */
 static bool quantises_input(const nb_model *m, const nb_linear *l)
 {
     return l->fp4_input && (m->x->arith == NB_ARITH_W4A4 || m->x->arith == NB_ARITH_W4A4_DYNAMIC);
+}
+
+static bool rounds_input(const nb_model *m)
+{
+    return m->x->arith == NB_ARITH_BF16 || m->x->arith == NB_ARITH_INT8;
 }
 
 static bool can_change(const nb_model *m, const nb_patient *p, nb_rung r)
@@ -166,7 +171,7 @@ static bool can_change(const nb_model *m, const nb_patient *p, nb_rung r)
     switch (r) {
     case NB_RUNG_CLEAN: return p->nan_bytes > 0;
     case NB_RUNG_DYNAMIC: return quantises_input(m, l) && m->x->arith == NB_ARITH_W4A4;
-    case NB_RUNG_EXACT: return quantises_input(m, l) || (quantised && m->x->arith == NB_ARITH_BF16);
+    case NB_RUNG_EXACT: return quantises_input(m, l) || (quantised && rounds_input(m));
     case NB_RUNG_BF16: return quantised;
     default: return false;
     }
@@ -261,7 +266,8 @@ static nb_status give_up(nb_guard *g, const nb_culprit *c, const nb_patient *p, 
     }
     nb_guard_name(m, c, p, tried, &local);
     nb_error_format(&local, line, sizeof line);
-    count(g, c->layer, c->op ? c->op : "unknown", c->linear ? c->linear->module : local.tensor, NB_RUNG_NONE, line);
+    count(g, c->layer, c->op ? c->op : "unknown", c->linear ? c->linear->module : local.tensor, NB_RUNG_NONE,
+          line);
     if (err) *err = local;
     return NB_ERR_FORMAT;
 }
