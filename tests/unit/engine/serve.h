@@ -19,6 +19,8 @@
 #define SERVE_MODELS NB_TEST_DATA "/fixtures/models/"
 enum { SERVE_TOKENS = 320, SERVE_TEXT = 8192, SERVE_SEQS = 16, SERVE_CONTEXT = 256 };
 
+static size_t serve_threads = 2; /* a test of many small engines takes one */
+
 typedef struct serve {
     nb_engine *e;
     nb_tokenizer *t;
@@ -59,7 +61,7 @@ static inline nb_engine *serve_engine(const char *path, nb_arith arith, size_t r
 {
     nb_engine *e = NULL;
     nb_error err = {0};
-    nb_engine_options o = {.threads = 2,
+    nb_engine_options o = {.threads = serve_threads,
                            .kernels = "auto",
                            .arith = arith,
                            .max_seqs = SERVE_SEQS,
@@ -212,11 +214,11 @@ static inline void alone_row(void *ctx, size_t part, size_t row, const float *lo
     memcpy(a->logits, logits, a->vocab * sizeof *logits);
 }
 
-/* The oracle: one sequence through nb_engine_step and nb_sampler alone. False: its logits were not finite. */
+/* The oracle: one sequence through nb_engine_step and nb_sampler alone. False: some row of it was not finite. */
 static inline bool serve_alone(nb_engine *e, const nb_request_spec *q, answer *out)
 {
     alone a = {.vocab = nb_engine_model(e)->vocab};
-    nb_step_out so = {.logits = alone_row, .ctx = &a};
+    nb_step_out so = {.logits = alone_row, .ctx = &a, .check = true};
     nb_sample_work *w = NULL;
     nb_sampler *sampler = NULL;
     nb_sampled next;
@@ -233,9 +235,10 @@ static inline bool serve_alone(nb_engine *e, const nb_request_spec *q, answer *o
     for (size_t i = 0; i < q->n_prompt; i += most) {
         nb_step_part p = {seq, q->prompt + i, q->n_prompt - i < most ? q->n_prompt - i : most, false, false};
         assert_int_equal(nb_engine_step(e, &p, 1, &so, NULL), NB_OK);
+        finite = finite && nb_step_bad(e, 0) == p.n;
         nb_seq_commit(e, seq, p.n);
     }
-    for (;;) {
+    while (finite) {
         finite = nb_sampler_choose(sampler, w, a.logits, &next, NULL, 0, &n_top, NULL) == NB_OK;
         if (!finite) break;
         out->tokens[out->n++] = next.chosen.id;
@@ -243,6 +246,7 @@ static inline bool serve_alone(nb_engine *e, const nb_request_spec *q, answer *o
         if (next.stop || out->n == q->max_tokens || q->n_prompt + out->n == SERVE_CONTEXT) break;
         nb_step_part p = {seq, &next.chosen.id, 1, false, false};
         assert_int_equal(nb_engine_step(e, &p, 1, &so, NULL), NB_OK);
+        finite = nb_step_bad(e, 0) == 1;
         nb_seq_commit(e, seq, 1);
     }
     nb_seq_close(e, seq);

@@ -18,7 +18,7 @@ static void make_specs(size_t vocab)
     for (uint32_t i = 0; i < STREAMS; i++) {
         size_t n = 2 + i * 7 % 21;
         for (uint32_t k = 0; k < n; k++) prompts[i][k] = (k * 41 + i * 19 + 3) % (uint32_t)vocab;
-        specs[i] = serve_spec(prompts[i], n, 10);
+        specs[i] = serve_spec(prompts[i], n, 6);
         specs[i].sampling.seed = i;
         if (i % 2) specs[i].sampling.temperature = 1;
     }
@@ -72,12 +72,12 @@ static size_t serve_broken(tempdir *t, nb_arith arith, const char *tensor, outco
         assert_int_equal(have[i].error.status, NB_ERR_FORMAT);
         if (strcmp(have[i].error.tensor, tensor) != 0 || !strstr(have[i].error.cause, "non-finite logits"))
             fail_msg("%s: named %s: %s", tensor, have[i].error.tensor, have[i].error.cause);
-        /* what it got before is what the oracle got, who sees a NaN only when it has come to the logits */
-        assert_true(have[i].n <= broken[i].n);
+        /* what it got before is what it gets alone */
+        assert_int_equal(have[i].n, broken[i].n);
         assert_memory_equal(have[i].tokens, broken[i].tokens, have[i].n * sizeof *have[i].tokens);
     }
     nb_core_read(s.core, &stats);
-    assert_true(stats.corrupted >= affected());
+    assert_int_equal(stats.corrupted, affected());
     if (affected()) {
         assert_true(n >= 1 && s.logged >= 1);
         bool seen = false;
@@ -99,7 +99,7 @@ static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt"};
 
 typedef size_t (*cause)(tempdir *t, const nb_tensor_info *i);
 
-/* Applies f to each tensor of both models that it is for; returns how many streams were affected in all. */
+/* Applies f to the tensors of both models that it is for; returns how many streams were affected in all. */
 static size_t each_tensor(cause f)
 {
     size_t n = 0;
@@ -110,7 +110,11 @@ static size_t each_tensor(cause f)
         snprintf(path, sizeof path, SERVE_MODELS "%s", models[m]);
         broken_copy(&t, path);
         assert_int_equal(nb_ckpt_open(path, NULL, NULL, &c, NULL), NB_OK);
-        for (size_t i = 0; i < nb_ckpt_count(c); i++) n += f(&t, nb_ckpt_at(c, i));
+        for (size_t i = 0; i < nb_ckpt_count(c); i++) {
+            const char *expert = strstr(nb_ckpt_at(c, i)->name, "experts.");
+            if (expert && expert[8] >= '2' && expert[8] <= '9') continue; /* two experts of each layer */
+            n += f(&t, nb_ckpt_at(c, i));
+        }
         nb_ckpt_close(c);
         tempdir_remove(&t);
     }
@@ -212,6 +216,7 @@ static void nan_embeddings(void **unused)
 
 int main(void)
 {
+    serve_threads = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nan_bytes),        cmocka_unit_test(poisoned_inputs),
         cmocka_unit_test(infinite_globals), cmocka_unit_test(nan_parameters),
