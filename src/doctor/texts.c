@@ -1,6 +1,8 @@
 /* Reading texts for a folder, and the engine they run on. */
 #include "doctor/texts.h"
 
+#include "engine/measure.h"
+
 #define MAX_SEQS 256 /* texts side by side in one step */
 
 nb_status nb_texts_read(const char *dir, const char *data, bool *of_data, nb_prompts *out, nb_error *err)
@@ -31,12 +33,8 @@ nb_status nb_texts_engine(const char *dir, const nb_prompts *texts, size_t rows,
     const nb_load_options load = {.stream = true};
     nb_engine_options o = *opt;
     if (!rows) rows = NB_TEXTS_ROWS;
-    /* Short texts fill a step together. Address space is taken for as many of the longest; memory only for what a step holds. */
-    size_t seqs = 16 * rows / texts->longest;
-    if (seqs > MAX_SEQS) seqs = MAX_SEQS;
-    if (seqs > texts->n) seqs = texts->n;
     o.kernels = opt->kernels ? opt->kernels : "auto";
-    o.max_seqs = seqs ? seqs : 1;
+    o.max_seqs = nb_texts_abreast(texts, rows, MAX_SEQS);
     o.max_context = texts->longest;
     o.max_rows = rows;
     o.load = &load;

@@ -198,6 +198,26 @@ nb_status nb_measure_run(nb_measure *m, const nb_prompts *texts, nb_arith arith,
     return nb_texts_run(m->e, texts, arith, watch, m, sink, err);
 }
 
+/* The end of the group of texts from `begin` that one step takes: at least one, however long. */
+static size_t group_end(const nb_prompts *t, size_t begin, size_t rows, size_t seqs)
+{
+    size_t end = begin, taken = 0;
+    do {
+        taken += t->ids[end++].len;
+    } while (end < t->n && end - begin < seqs && taken <= rows && t->ids[end].len <= rows - taken);
+    return end;
+}
+
+size_t nb_texts_abreast(const nb_prompts *texts, size_t rows, size_t seqs)
+{
+    size_t most = 1;
+    for (size_t i = 0, end; i < texts->n; i = end) {
+        end = group_end(texts, i, rows, seqs);
+        if (end - i > most) most = end - i;
+    }
+    return most;
+}
+
 nb_status nb_texts_run(nb_engine *e, const nb_prompts *texts, nb_arith arith, nb_tap_fn tap, void *ctx,
                        const nb_sink *sink, nb_error *err)
 {
@@ -212,12 +232,7 @@ nb_status nb_texts_run(nb_engine *e, const nb_prompts *texts, nb_arith arith, nb
     x->tap = tap;
     x->tap_ctx = ctx;
     for (size_t i = 0; s == NB_OK && i < texts->n;) {
-        size_t end = i, rows = 0;
-        do {
-            size_t len = texts->ids[end].len;
-            rows += len < lim->max_context ? len : lim->max_context;
-            end++;
-        } while (end < texts->n && end - i < lim->max_seqs && rows + texts->ids[end].len <= lim->max_rows);
+        const size_t end = group_end(texts, i, lim->max_rows, lim->max_seqs);
         s = feed(e, texts, i, end, parts, err);
         for (; i < end; i++) tokens += texts->ids[i].len;
         if (sink && sink->progress) sink->progress(sink->ctx, "measuring tokens", tokens, texts->tokens);

@@ -40,6 +40,9 @@ void nb_measure_free(nb_measure *m);
 nb_status nb_measure_run(nb_measure *m, const nb_prompts *texts, nb_arith arith, const nb_sink *sink,
                          nb_error *err);
 
+/* The most texts that a step of `rows` rows takes side by side, at most `seqs`: how many sequences an engine for them needs. */
+size_t nb_texts_abreast(const nb_prompts *texts, size_t rows, size_t seqs);
+
 /* The loop alone, for a watcher of its own: the engine's tap is set for as long as the texts run. */
 typedef void (*nb_tap_fn)(void *ctx, nb_exec *x, const nb_tap *t);
 nb_status nb_texts_run(nb_engine *e, const nb_prompts *texts, nb_arith arith, nb_tap_fn tap, void *ctx,

@@ -1,0 +1,39 @@
+"""A model larger than memory: weights are streamed, so trace, calibrate and `check --data` hold a few layers of a DeepSeek-V4-shaped folder
+at a time, and check none. The folder is made here (tools/make_large.py)."""
+import os
+import subprocess
+import sys
+
+import nb
+import pytest
+
+# Sanitizers and coverage keep books of their own in the same memory.
+plain = pytest.mark.skipif(nb.BUILD.name != "build", reason="an instrumented program's memory says nothing")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large") / "model"
+    subprocess.run([sys.executable, nb.ROOT / "tools" / "make_large.py", folder, "--hidden", "768", "--inter", "384", "--experts", "24"], check=True, capture_output=True)
+    return folder
+
+
+def peak(*args):
+    """The largest resident memory of a run that succeeds, in bytes."""
+    p = subprocess.Popen([nb.BIN, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 0
+    return used.ru_maxrss * 1024
+
+
+@plain
+def test_a_quarter_of_the_size_is_enough(large, tmp_path):
+    size = sum(f.stat().st_size for f in large.iterdir())
+    assert size > 480e6
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "one two three, said the clerk, and then four"}\n' * 10)
+    assert peak("trace", large, "--as", "vllm-cutlass", "-p", "What is 12 + 30?", "--threads", "2") < size / 4
+    assert peak("calibrate", large, "--data", data, "-o", tmp_path / "ranges", "--threads", "2") < size / 4
+    assert peak("check", large, "--data", data) < size / 4
+    assert peak("check", large) < 60e6

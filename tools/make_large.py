@@ -1,0 +1,165 @@
+"""Writes a folder with the shape of DeepSeek-V4 and any size, of random weights as a quantiser would leave them: for measuring time
+and memory of check, trace and calibrate. Needs numpy; says nothing sensible.
+
+    python3 tools/make_large.py OUT                                                    2.0 GB, 43 layers, 24,000 tensors
+    python3 tools/make_large.py OUT --layers 65 --experts 256 --hidden 128 --inter 64  200,000 tensors
+
+Config and tokenizer are the demo model's (tests/fixtures/demo/modelopt) with other sizes: ModelOpt's flavour, native names. The
+linears of a layer share one pool of random blocks at random places, so that making them takes no longer than writing them."""
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+
+import numpy as np
+
+DEMO = pathlib.Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "demo" / "modelopt"
+POOL = 1 << 20  # blocks of 16 weights
+SHARD = 1 << 30
+
+
+class Writer:
+    """Shards of at most SHARD bytes and their index."""
+
+    def __init__(self, out):
+        self.out, self.head, self.parts, self.at, self.shards, self.where = out, {}, [], 0, 0, {}
+
+    def add(self, name, dtype, shape, data):
+        if self.at and self.at + len(data) > SHARD:
+            self.flush()
+        self.head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [self.at, self.at + len(data)]}
+        self.parts.append(data)
+        self.at += len(data)
+
+    def flush(self):
+        self.shards += 1
+        name = f"model-{self.shards:05d}.safetensors"
+        text = json.dumps(self.head).encode()
+        text += b" " * (-len(text) % 8)
+        with open(self.out / name, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.writelines(self.parts)
+        self.where.update((tensor, name) for tensor in self.head)
+        self.head, self.parts, self.at = {}, [], 0
+
+    def finish(self):
+        self.flush()
+        total = sum((self.out / n).stat().st_size - 8 - struct.unpack("<Q", open(self.out / n, "rb").read(8))[0] for n in set(self.where.values()))
+        (self.out / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": self.where}))
+
+
+class Model:
+    def __init__(self, out, a):
+        self.w, self.rng = Writer(out), np.random.default_rng(a.seed)
+        codes = self.rng.integers(0, 256, (POOL, 8), np.uint8)
+        codes[:, 0] |= 7                                       # each block has a 6, as quantisers leave it
+        self.codes = codes.reshape(-1)
+        self.scales = self.rng.integers(0x60, 0x7e, POOL, np.uint8)
+
+    def bf16(self, name, *shape, spread=0.02):
+        values = self.rng.standard_normal(shape, np.float32) * np.float32(spread) if spread else np.ones(shape, np.float32)
+        self.w.add(name, "BF16", list(shape), (values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+
+    def f32(self, name, *shape, spread=0.02):
+        self.w.add(name, "F32", list(shape), (self.rng.standard_normal(shape, np.float32) * np.float32(spread)).tobytes())
+
+    def scalar(self, name, value):
+        self.w.add(name, "F32", [], np.float32(value).tobytes())
+
+    def linear(self, name, n, k, amax):
+        blocks = n * k // 16
+        codes, scales = bytearray(), bytearray()
+        while len(scales) < blocks:
+            first = int(self.rng.integers(0, POOL - 4096))
+            some = min(blocks - len(scales), POOL - first)
+            codes += self.codes[8 * first:8 * (first + some)].tobytes()
+            scales += self.scales[first:first + some].tobytes()
+        scales[0] = 0x7e
+        self.w.add(f"{name}.weight", "U8", [n, k // 2], bytes(codes))
+        self.w.add(f"{name}.weight_scale", "F8_E4M3", [n, k // 16], bytes(scales))
+        self.scalar(f"{name}.weight_scale_2", 1 / (600 * k ** 0.5))  # a mean product of code and scale is some 600
+        self.scalar(f"{name}.input_scale", amax / 2688)
+
+
+def layer(m, c, l, ratio, hashed):
+    d, q, heads, hd, groups, lora = (c[k] for k in ("hidden_size", "q_lora_rank", "num_attention_heads", "head_dim", "o_groups", "o_lora_rank"))
+    name, mix = f"layers.{l}", (2 + c["hc_mult"]) * c["hc_mult"]
+    for site in ("attn", "ffn"):
+        m.f32(f"{name}.hc_{site}_base", mix)
+        m.f32(f"{name}.hc_{site}_fn", mix, c["hc_mult"] * d)
+        m.f32(f"{name}.hc_{site}_scale", 3)
+        m.bf16(f"{name}.{site}_norm.weight", d, spread=0)
+    m.f32(f"{name}.attn.attn_sink", heads)
+    m.bf16(f"{name}.attn.q_norm.weight", q, spread=0)
+    m.bf16(f"{name}.attn.kv_norm.weight", hd, spread=0)
+    m.linear(f"{name}.attn.wq_a", q, d, 20)
+    m.linear(f"{name}.attn.wkv", hd, d, 20)
+    m.linear(f"{name}.attn.wq_b", heads * hd, q, 20)
+    m.linear(f"{name}.attn.wo_a", groups * lora, heads * hd // groups, 20)
+    m.linear(f"{name}.attn.wo_b", d, groups * lora, 20)
+    if ratio:
+        compressor(m, f"{name}.attn.compressor", hd, d, ratio)
+    if ratio == 4:
+        ih, ihd = c["index_n_heads"], c["index_head_dim"]
+        m.linear(f"{name}.attn.indexer.wq_b", ih * ihd, q, 20)
+        m.bf16(f"{name}.attn.indexer.weights_proj.weight", ih, d)
+        compressor(m, f"{name}.attn.indexer.compressor", ihd, d, ratio)
+    experts, inter = c["n_routed_experts"], c["moe_intermediate_size"]
+    m.bf16(f"{name}.ffn.gate.weight", experts, d)
+    if hashed:
+        table = np.argsort(m.rng.random((c["vocab_size"], experts)), axis=1)[:, :c["num_experts_per_tok"]].astype(np.int64)
+        m.w.add(f"{name}.ffn.gate.tid2eid", "I64", list(table.shape), table.tobytes())
+    else:
+        m.f32(f"{name}.ffn.gate.bias", experts)
+    for module in [f"{name}.ffn.experts.{e}" for e in range(experts)] + [f"{name}.ffn.shared_experts"]:
+        amax = 20 + m.rng.random()
+        m.linear(f"{module}.w1", inter, d, amax)
+        m.linear(f"{module}.w3", inter, d, amax)
+        m.linear(f"{module}.w2", d, inter, 20 + m.rng.random())
+
+
+def compressor(m, name, hd, d, ratio):
+    series = 2 if ratio == 4 else 1
+    m.f32(f"{name}.ape", ratio, series * hd)
+    m.bf16(f"{name}.norm.weight", hd, spread=0)
+    m.bf16(f"{name}.wgate.weight", series * hd, d)
+    m.bf16(f"{name}.wkv.weight", series * hd, d)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("out", type=pathlib.Path)
+    ap.add_argument("--layers", type=int, default=43)
+    ap.add_argument("--experts", type=int, default=48)
+    ap.add_argument("--hidden", type=int, default=1024)
+    ap.add_argument("--inter", type=int, default=512, help="width of an expert")
+    ap.add_argument("--seed", type=int, default=0)
+    a = ap.parse_args()
+    c = json.loads((DEMO / "config.json").read_text())
+    ratios = [0, 0] + [4 if l % 2 == 0 else 128 for l in range(2, a.layers)]
+    c.update(num_hidden_layers=a.layers, n_routed_experts=a.experts, hidden_size=a.hidden, moe_intermediate_size=a.inter,
+             q_lora_rank=a.hidden // 2, num_attention_heads=max(4, a.hidden // 64), o_lora_rank=max(64, a.hidden // 4),
+             compress_ratios=ratios[:a.layers], num_hash_layers=min(3, a.layers), max_position_embeddings=1 << 20)
+    a.out.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(DEMO / name, a.out)
+    quant = json.loads((DEMO / "hf_quant_config.json").read_text())
+    (a.out / "hf_quant_config.json").write_text(json.dumps(quant))
+    (a.out / "config.json").write_text(json.dumps(c, indent=1))
+    m = Model(a.out, a)
+    m.bf16("embed.weight", c["vocab_size"], a.hidden)
+    for l in range(a.layers):
+        layer(m, c, l, c["compress_ratios"][l], l < c["num_hash_layers"])
+    streams = c["hc_mult"]
+    m.f32("hc_head_base", streams)
+    m.f32("hc_head_fn", streams, streams * a.hidden)
+    m.f32("hc_head_scale", 1)
+    m.bf16("norm.weight", a.hidden, spread=0)
+    m.bf16("head.weight", c["vocab_size"], a.hidden)
+    m.w.finish()
+    print(f"{len(m.w.where)} tensors, {sum(p.stat().st_size for p in a.out.iterdir()) / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
