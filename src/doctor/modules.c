@@ -154,6 +154,14 @@ static bool codes_kind(const nb_module *m, nb_kind *out)
     return false;
 }
 
+/* The scales of an NVFP4 linear: codes beside them are codes, whatever dtype a script gave them. */
+static bool has_nvfp4_scales(const nb_module *m)
+{
+    const nb_tensor_info *s = m->member[NB_MEMBER_SCALE];
+    return s && s->dtype == NB_DT_F8_E4M3 && s->rank == 2 &&
+           (m->member[NB_MEMBER_GLOBAL] || m->member[NB_MEMBER_SCALE_2]);
+}
+
 /* What the module's own tensors say. False: they may belong to more than one kind. */
 static bool own_kind(const nb_module *m, nb_kind *out)
 {
@@ -161,6 +169,11 @@ static bool own_kind(const nb_module *m, nb_kind *out)
     if (t[NB_MEMBER_BLOCKS] || t[NB_MEMBER_SCALES]) {
         const nb_tensor_info *b = t[NB_MEMBER_BLOCKS] ? t[NB_MEMBER_BLOCKS] : t[NB_MEMBER_SCALES];
         *out = b->dtype == NB_DT_U8 ? NB_KIND_MXFP4_BLOCKS : NB_KIND_NONE;
+        return true;
+    }
+    const nb_tensor_info *codes = p ? p : w;
+    if (codes && !is_float(codes) && has_nvfp4_scales(m)) {
+        *out = t[NB_MEMBER_GLOBAL] ? NB_KIND_NVFP4_CT : NB_KIND_NVFP4_MODELOPT;
         return true;
     }
     if (p && p->dtype != NB_DT_U8 && p->dtype != NB_DT_I8) {

@@ -43,17 +43,18 @@ const char *nb_format_claim_name(nb_format_claim f)
 
 /* ---- patterns ---- */
 
-static bool compile(nb_name_pattern *p, const char *text, bool ct)
+/* How loaders read a name in a list: compressed-tensors knows `re:`, ModelOpt wildcards; of others either may be meant. */
+static bool compile(nb_name_pattern *p, const char *text, nb_quant_method method)
 {
     *p = (nb_name_pattern){.text = text, .kind = PATTERN_EXACT};
-    if (strncmp(text, "re:", 3) == 0) {
+    if (method != NB_QUANT_MODELOPT && strncmp(text, "re:", 3) == 0) {
         int error;
         PCRE2_SIZE at;
         p->kind = PATTERN_REGEX;
         p->code = pcre2_compile((PCRE2_SPTR)(text + 3), PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &at, NULL);
         return p->code || error != PCRE2_ERROR_HEAP_FAILED;
     }
-    if (!ct && strpbrk(text, "*?[")) p->kind = PATTERN_GLOB;
+    if (method != NB_QUANT_CT && strpbrk(text, "*?[")) p->kind = PATTERN_GLOB;
     return true;
 }
 
@@ -194,7 +195,7 @@ static bool read_entries(nb_quant *q)
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(json_array_get(l, i));
         if (!text) continue;
-        if (!compile(&q->entries[q->n_entries], text, q->method == NB_QUANT_CT)) return false;
+        if (!compile(&q->entries[q->n_entries], text, q->method)) return false;
         q->n_entries++;
     }
     return true;
@@ -213,7 +214,7 @@ static bool add_group(nb_quant *q, const char *name, const json_t *json, const j
         const char *text = target ? target : json_string_value(json_array_get(targets, i));
         if (!text) continue;
         nb_name_pattern *p = &g->targets[g->n_targets];
-        if (!compile(p, text, true)) return false;
+        if (!compile(p, text, NB_QUANT_CT)) return false;
         if (p->kind == PATTERN_EXACT && !strchr(text, '.') && strcasestr(text, "linear"))
             p->kind = PATTERN_CLASS;
         if (p->kind == PATTERN_EXACT &&
@@ -405,6 +406,12 @@ void nb_quant_free(nb_quant *q)
 const char *nb_quant_entry(const nb_quant *q, size_t i)
 {
     return q->entries[i].text;
+}
+
+const char *nb_quant_entry_broken(const nb_quant *q, size_t i)
+{
+    const nb_name_pattern *p = &q->entries[i];
+    return p->kind == PATTERN_REGEX && !p->code ? "the regular expression does not compile" : NULL;
 }
 
 bool nb_quant_entry_used(const nb_quant *q, size_t i)

@@ -58,6 +58,8 @@ void nb_quant_free(nb_quant *q);
 
 /* An entry of the exclusion list as written, and whether it names anything that is stored. */
 const char *nb_quant_entry(const nb_quant *q, size_t i);
+/* Why an entry can name nothing in any loader; NULL: it is well formed. */
+const char *nb_quant_entry_broken(const nb_quant *q, size_t i);
 bool nb_quant_entry_used(const nb_quant *q, size_t i);
 /* Name ("group_0") and weights/input_activations of a config group. */
 const char *nb_quant_group_name(const nb_quant *q, size_t i);

@@ -1,6 +1,6 @@
 /*
  * NB007: the tensors against the architecture's table: what is absent, what has another shape than config.json implies, and
- * which router entries name no expert. NB200 and NB212: whether there is a table, and a config complete enough to use it.
+ * which router entries name no expert.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -429,35 +429,4 @@ nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err)
     free(k.seen);
     nb_buf_free(&k.name);
     return s;
-}
-
-/* ---- the config itself ---- */
-
-nb_status nb_rule_config_known(const nb_check *c, nb_findings *out, nb_error *err)
-{
-    (void)err;
-    if (c->table || !nb_ckpt_config(c->ckpt) || c->config.arch)
-        return NB_OK; /* unreadable: told when opened */
-    size_t i = nb_findings_add(
-        out, "NB200", NB_SEVERITY_NOTE,
-        "the architecture is not known to this build: rules that need its table were left out");
-    nb_findings_file(out, i, "config.json");
-    nb_findings_measured(out, i, "%s", c->config_error.cause);
-    nb_findings_expected(out, i, "an architecture that this build has a table for");
-    nb_findings_remedy(out, i, false, "nothing is wrong with the folder because of this");
-    return NB_OK;
-}
-
-nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err)
-{
-    (void)err;
-    if (c->table || !c->config.arch) return NB_OK;
-    size_t i = nb_findings_add(out, "NB212", NB_SEVERITY_ERROR,
-                               "config.json lacks a key that the architecture needs, or its value cannot be");
-    nb_findings_file(out, i, "config.json");
-    nb_findings_measured(out, i, "%s", c->config_error.cause);
-    nb_findings_expected(out, i, "the keys of the %s architecture, in either spelling", c->config.arch->name);
-    nb_findings_remedy(out, i, false, "%s", c->config_error.remedy);
-    nb_findings_effects(out, i, unbuilt);
-    return NB_OK;
 }

@@ -91,6 +91,78 @@ static void report_low(const nb_check *c, const kin *k, uint8_t top, nb_findings
     nb_value_effects(out, i, e, e, e);
 }
 
+/* ---- NB106: sizes that no weight has ---- */
+
+#define FAR 100.0
+#define HUGE_WEIGHT 100.0 /* no network whose inputs are normed has such weights in most of its linears */
+
+static void report_size(const nb_check *c, const kin *k, const char *message, const char *expected,
+                        nb_findings *out)
+{
+    const nb_tensor_info *t = nb_module_global(k->module);
+    size_t i = nb_value_finding(c, out, "NB106", NB_SEVERITY_WARNING, t, 0, t->end - t->begin, message);
+    nb_findings_measured(out, i, "%g: the weight's largest value would be %.4g", (double)k->values->weight,
+                         k->multiplier * 2688);
+    nb_findings_expected(out, i, "%s", expected);
+    nb_findings_remedy(out, i, false,
+                       "compare a few dequantised weights with the original's; export the linear again");
+    const nb_effect e = E(WRONG, "every weight of the linear is wrong by one factor");
+    nb_value_effects(out, i, e, e, e);
+}
+
+static int by_class(const void *pa, const void *pb)
+{
+    const kin *a = pa, *b = pb;
+    if (a->module->cls != b->module->cls) return a->module->cls < b->module->cls ? -1 : 1;
+    return a->multiplier < b->multiplier ? -1 : a->multiplier > b->multiplier;
+}
+
+/* A linear over 100 times from its like in the other layers and experts, x ascending: by itself, not at the end of a slope. */
+static void judge_class(const nb_check *c, const kin *x, size_t n, nb_findings *out)
+{
+    const double middle = x[n / 2].multiplier;
+    double low = middle, high = middle;
+    for (size_t i = 0; i < n; i++) {
+        if (x[i].multiplier < middle / FAR || x[i].multiplier > middle * FAR) continue;
+        low = x[i].multiplier < low ? x[i].multiplier : low;
+        high = x[i].multiplier > high ? x[i].multiplier : high;
+    }
+    for (size_t i = 0; i < n && n >= 3; i++) {
+        const double m = x[i].multiplier;
+        if (m > 1 + NB_SCALE_ULPS || (m >= middle / FAR && m <= middle * FAR)) continue;
+        if (m < 10 * high && m > low / 10) continue;
+        report_size(c, &x[i], "the weight's global scale is over 100 times from its like in the other layers",
+                    "a size like that of the same linear elsewhere", out);
+    }
+}
+
+/* all: n scales; sorted anew. Those above 1 were reported as the wrong way round. */
+static void sizes(const nb_check *c, kin *all, size_t n, nb_findings *out)
+{
+    size_t huge = 0, inverted = 0;
+    for (size_t i = 0; i < n; i++) {
+        huge += all[i].multiplier * 2688 > HUGE_WEIGHT;
+        inverted += all[i].multiplier > 1 + NB_SCALE_ULPS;
+    }
+    if (n >= 3 && 2 * huge > n) {
+        for (size_t i = 0; i < n; i++) {
+            if (all[i].multiplier * 2688 <= HUGE_WEIGHT || all[i].multiplier > 1 + NB_SCALE_ULPS) continue;
+            report_size(
+                c, &all[i],
+                "most weights of the file would reach beyond 100: the global scales are not amax / 2688",
+                all[i].module->kind == NB_KIND_NVFP4_CT ? "2688 / amax: weights seldom exceed 10"
+                                                        : "amax / 2688: weights seldom exceed 10",
+                out);
+        }
+        return;
+    }
+    if (n) qsort(all, n, sizeof *all, by_class);
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && all[end].module->cls == all[i].module->cls;) end++;
+        if (2 * inverted <= n) judge_class(c, all + i, end - i, out);
+    }
+}
+
 static nb_status directions(const nb_check *c, nb_findings *out, nb_error *err)
 {
     size_t n = 0;
@@ -119,6 +191,7 @@ static nb_status directions(const nb_check *c, nb_findings *out, nb_error *err)
                 report_low(c, &all[k], top, out);
         }
     }
+    sizes(c, all, n, out);
     free(all);
     return NB_OK;
 }

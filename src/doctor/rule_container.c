@@ -30,6 +30,14 @@ static const nb_effect as_named[NB_FAMILY_COUNT] = {
     {NB_EFFECT_FINE, "what the index names is converted"},
 };
 
+static const nb_effect either[NB_FAMILY_COUNT] = {
+    {NB_EFFECT_WRONG, "loaders that read every *.safetensors take one of the two tensors, others the other"},
+    {NB_EFFECT_WRONG, "loaders that read every *.safetensors take one of the two tensors, others the other"},
+    {NB_EFFECT_WRONG, "loaders that read every *.safetensors take one of the two tensors, others the other"},
+    {NB_EFFECT_WRONG,
+     "converters that read every *.safetensors take one of the two tensors, others the other"},
+};
+
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -141,6 +149,63 @@ void nb_container_problem(void *ctx, nb_problem_kind kind, const nb_error *what)
                      "a JSON object that names model_type and the model's sizes", what);
         break;
     }
+}
+
+static bool is_shard(const nb_check *c, const char *name)
+{
+    for (size_t i = 0; i < nb_ckpt_files(c->ckpt); i++) {
+        if (strcmp(nb_ckpt_file_name(c->ckpt, (uint32_t)i), name) == 0) return true;
+    }
+    return false;
+}
+
+/* A safetensors file that is no shard of the model. What it holds is only judged by name: Mistral's consolidated.safetensors and
+ * adapters have names of their own and disturb nobody. */
+static nb_status judge_stray(const nb_check *c, const char *name, nb_findings *out, nb_error *err)
+{
+    nb_safetensors *st = NULL;
+    nb_error why = {0};
+    size_t f = SIZE_MAX, n = 0;
+    char *path = nb_path_join(c->dir, name);
+    if (!path) return nb_fail_nomem(err, "a file's path", strlen(name));
+    const nb_status s = nb_safetensors_open(path, &st, &why);
+    free(path);
+    if (s == NB_ERR_NOMEM && err) *err = why;
+    if (s != NB_OK) return s == NB_ERR_NOMEM ? s : NB_OK; /* nobody needs it */
+    for (size_t i = 0; i < nb_safetensors_count(st) && !out->bad; i++) {
+        const nb_tensor_info *t = nb_safetensors_at(st, i);
+        if (!nb_ckpt_find(c->ckpt, t->name)) continue;
+        if (f == SIZE_MAX) {
+            f = nb_findings_add(out, "NB002", NB_SEVERITY_WARNING,
+                                "a file that is no shard of the model holds tensors of the same names");
+            nb_findings_file(out, f, name);
+            nb_findings_expected(out, f, "one file for each tensor");
+            nb_findings_remedy(
+                out, f, false,
+                "an older upload or another revision: find out which is right and remove the other");
+            nb_findings_effects(out, f, either);
+        }
+        nb_findings_tensor(out, f, t->name);
+        n++;
+    }
+    if (f != SIZE_MAX)
+        nb_findings_measured(out, f, "%zu of its %zu tensors are in the model's shards, too", n,
+                             nb_safetensors_count(st));
+    nb_safetensors_close(st);
+    return NB_OK;
+}
+
+nb_status nb_rule_strays(const nb_check *c, nb_findings *out, nb_error *err)
+{
+    nb_status s = NB_OK;
+    DIR *d = opendir(c->dir);
+    if (!d) return NB_OK; /* nb_rule_not_data says why */
+    for (struct dirent *e = readdir(d); e && s == NB_OK; e = readdir(d)) {
+        if (ends_with(e->d_name, ".safetensors") && !is_shard(c, e->d_name))
+            s = judge_stray(c, e->d_name, out, err);
+    }
+    closedir(d);
+    return s;
 }
 
 /* True for files that a loader reads besides the shards; what else lies in the folder (pictures, other frameworks' weights)

@@ -55,6 +55,32 @@ static void name_row(const nb_check *c, const nb_arch_tensor *row, size_t block,
     if (nb_check_absent(c, nb_buf_str(scratch))) nb_findings_tensor(out, finding, nb_buf_str(scratch));
 }
 
+/* What a block has besides a layer's tensors (specs of DeepSeek-V4 §8): where most of it is there, all of it must be. */
+static void judge_joints(const nb_check *c, size_t block, nb_buf *scratch, nb_findings *out)
+{
+    static const char *const parts[] = {"enorm.weight",  "hnorm.weight", "norm.weight",  "e_proj.weight",
+                                        "h_proj.weight", "hc_head_fn",   "hc_head_base", "hc_head_scale"};
+    enum { COUNT = sizeof parts / sizeof *parts };
+    size_t absent[COUNT], n = 0;
+    for (size_t i = 0; i < COUNT; i++) {
+        nb_buf_clear(scratch);
+        nb_buf_addf(scratch, "mtp.%zu.%s", block, parts[i]);
+        if (nb_check_absent(c, nb_buf_str(scratch))) absent[n++] = i;
+    }
+    if (!n || n > MAX_ABSENT) return;
+    size_t f = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,
+                               "a drafting (MTP) block lacks a tensor that joins it to the model");
+    for (size_t i = 0; i < n; i++) {
+        nb_buf_clear(scratch);
+        nb_buf_addf(scratch, "mtp.%zu.%s", block, parts[absent[i]]);
+        nb_findings_tensor(out, f, nb_buf_str(scratch));
+    }
+    nb_findings_measured(out, f, "%zu of %d are there", COUNT - n, (int)COUNT);
+    nb_findings_expected(out, f, "enorm, hnorm, norm, e_proj, h_proj and hc_head_*");
+    nb_findings_remedy(out, f, false, "download the shard again, or serve without drafting");
+    nb_findings_effects(out, f, effects);
+}
+
 nb_status nb_rule_drafts(const nb_check *c, nb_findings *out, nb_error *err)
 {
     const nb_arch *arch = c->config.arch;
@@ -79,6 +105,7 @@ nb_status nb_rule_drafts(const nb_check *c, nb_findings *out, nb_error *err)
             else if (n++ < MAX_ABSENT)
                 absent[n - 1] = row;
         }
+        if (there >= 4 * MAX_ABSENT) judge_joints(c, block, &scratch, out);
         if (!n || n > MAX_ABSENT || there < 4 * MAX_ABSENT) continue;
         size_t f = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,
                                    "a drafting (MTP) block lacks a tensor that a layer has");

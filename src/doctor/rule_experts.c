@@ -32,6 +32,13 @@ static const nb_effect surplus[NB_FAMILY_COUNT] = {
     {NB_EFFECT_FINE, "experts beyond the config's number are never routed to"},
 };
 
+static const nb_effect misrouted[NB_FAMILY_COUNT] = {
+    {NB_EFFECT_REFUSED, "loading fails, or the router picks experts that do not exist"},
+    {NB_EFFECT_REFUSED, "loading fails, or the router picks experts that do not exist"},
+    {NB_EFFECT_REFUSED, "loading fails, or the router picks experts that do not exist"},
+    {NB_EFFECT_REFUSED, "no GGUF should be made of it"},
+};
+
 #define MAX_EXPERTS ((uint64_t)1 << 20)
 
 /* One module of an expert: PREFIX.experts.NUMBER.PART. */
@@ -214,6 +221,49 @@ static void judge_count(block *b)
     }
 }
 
+/* The router beside the experts: "….mlp.experts.N" has "….mlp.gate". Where the table is known, NB007 judges its shape. */
+static void judge_router(block *b)
+{
+    static const char *const names[] = {"gate", "router", "router.proj"};
+    const part *p = &b->parts[0];
+    for (size_t i = 0; i < sizeof names / sizeof *names && !b->c->table; i++) {
+        nb_buf_clear(&b->name);
+        nb_buf_addf(&b->name, "%.*s%s", (int)(p->prefix - strlen("experts.")), p->name, names[i]);
+        const nb_module *m = nb_modules_find(&b->c->modules, nb_buf_str(&b->name));
+        const nb_tensor_info *t = m ? nb_module_codes(m) : NULL;
+        if (!t || t->rank != 2 || t->shape[0] == b->wanted || t->shape[0] == 1) continue;
+        size_t f = nb_findings_add(b->out, "NB005", NB_SEVERITY_ERROR,
+                                   "the router has another number of rows than there are experts");
+        nb_findings_tensor(b->out, f, t->name);
+        nb_findings_file(b->out, f, nb_check_file_of(b->c, t));
+        nb_findings_bytes(b->out, f, t->begin, t->end);
+        nb_findings_measured(b->out, f, "%llu rows", (unsigned long long)t->shape[0]);
+        nb_findings_expected(b->out, f, "%llu, one an expert", (unsigned long long)b->wanted);
+        nb_findings_remedy(b->out, f, false,
+                           "where experts were taken out, take their rows out of the router (and its bias)");
+        nb_findings_effects(b->out, f, misrouted);
+    }
+}
+
+/* More experts a token than there are. */
+static void judge_top_k(const nb_check *c, uint64_t wanted, nb_findings *out)
+{
+    static const char *const keys[] = {"num_experts_per_tok", "moe_topk", "top_k_experts"};
+    int64_t k;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && wanted; i++) {
+        if (nb_config_int(&c->config, keys[i], -1, 1, INT64_MAX, &k, NULL) != NB_OK || (uint64_t)k <= wanted)
+            continue;
+        size_t f = nb_findings_add(out, "NB005", NB_SEVERITY_ERROR,
+                                   "config.json sends each token to more experts than there are");
+        nb_findings_file(out, f, "config.json");
+        nb_findings_measured(out, f, "%s %lld, %llu experts", keys[i], (long long)k,
+                             (unsigned long long)wanted);
+        nb_findings_expected(out, f, "at most the number of experts");
+        nb_findings_remedy(out, f, false, "take the number from the original model's config.json");
+        nb_findings_effects(out, f, misrouted);
+    }
+}
+
 /* Experts of drafting layers and vision towers need not be as many as the config says. */
 static bool is_skipped(const nb_check *c, const part *p)
 {
@@ -246,6 +296,7 @@ static bool judge(const nb_check *c, const part *parts, size_t n, uint64_t wante
         judge_part(&b, parts + i, end - i);
     }
     judge_count(&b);
+    if (b.counted) judge_router(&b);
     const bool ok = nb_buf_ok(&b.name);
     nb_buf_free(&b.name);
     free(b.numbers);
@@ -266,5 +317,6 @@ nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err)
         ok = judge(c, parts + i, end - i, wanted, out);
     }
     free(parts);
+    if (n && !c->table) judge_top_k(c, wanted, out); /* else NB007 and NB212 judge it */
     return ok ? NB_OK : nb_fail_nomem(err, "a layer's experts", n * sizeof(uint64_t));
 }

@@ -1,4 +1,4 @@
-/* NB112: NaN and infinity in tensors that are not quantised, and router biases too large for low precision. NB008 of a file
+/* NB112: NaN and infinity in tensors that are not quantised, tensors of zeros, and router biases too large for low precision. NB008 of a file
  * that shrank while it was read. */
 #include <fnmatch.h>
 #include <math.h>
@@ -76,6 +76,51 @@ static nb_status judge_bias(const nb_check *c, const nb_tensor_info *t, nb_findi
     return NB_OK;
 }
 
+/* Parameters that make all that follows zero when they are: matrices of any architecture, and norms where the table knows that
+ * the weight itself multiplies (Gemma's multiplies by 1 + weight). */
+static bool must_not_be_zero(const nb_check *c, size_t i, const nb_tensor_info *t)
+{
+    if (nb_name_skipped(c, t->name) || nb_tensor_elements(t) < 2) return false;
+    if (c->table && c->places[i].row && c->places[i].row->role == NB_ROLE_NORM) return true;
+    return t->rank == 2 && ends_with(t->name, ".weight");
+}
+
+/* True when every element of a float tensor is zero. Others end after the first few kilobytes. */
+static bool is_all_zero(const nb_check *c, const nb_tensor_info *t)
+{
+    unsigned char chunk[4096];
+    const unsigned char sign = 0x80;
+    const size_t size = nb_dtype_bits(t->dtype) / 8;
+    for (uint64_t at = 0; at < t->end - t->begin; at += sizeof chunk) {
+        const uint64_t left = t->end - t->begin - at;
+        const size_t n = left < sizeof chunk ? (size_t)left : sizeof chunk;
+        if (nb_ckpt_read(c->ckpt, t, at, chunk, n, NULL) != NB_OK) return false;
+        for (size_t i = 0; i < n; i++) {
+            if (chunk[i] && !(chunk[i] == sign && i % size == size - 1)) return false;
+        }
+    }
+    return true;
+}
+
+static bool is_plain_float(const nb_tensor_info *t)
+{
+    return t->dtype == NB_DT_BF16 || t->dtype == NB_DT_F16 || t->dtype == NB_DT_F32;
+}
+
+static void judge_zero(const nb_check *c, size_t i, nb_findings *out)
+{
+    const nb_tensor_info *t = nb_ckpt_at(c->ckpt, i);
+    if (!is_plain_float(t) || !must_not_be_zero(c, i, t) || !is_all_zero(c, t)) return;
+    size_t f = nb_value_finding(c, out, "NB112", NB_SEVERITY_WARNING, t, 0, t->end - t->begin,
+                                "the tensor holds nothing but zeros: never filled, or a download broken off");
+    nb_findings_measured(out, f, "%llu zeros", (unsigned long long)nb_tensor_elements(t));
+    nb_findings_expected(out, f, "trained values");
+    nb_findings_remedy(out, f, false,
+                       "compare the shard's hash with the original's and download it again, or export again");
+    const nb_effect e = E(ZERO, "all that passes through it becomes zero");
+    nb_value_effects(out, f, e, e, e);
+}
+
 /* The scan's read error: the file is shorter than when it was opened, or the disk failed. */
 static void report_read(const nb_check *c, nb_findings *out)
 {
@@ -103,6 +148,8 @@ nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err)
             report_bad(c, t, &c->scan.bad[i], out);
         else if (is_router_bias(t->name) && t->rank == 1)
             s = judge_bias(c, t, out, err);
+        else
+            judge_zero(c, i, out);
     }
     return s;
 }

@@ -136,13 +136,57 @@ static bool may_be_absent(const nb_check *c, const char *entry)
     return strstr(entry, "head") && json_is_true(nb_config_get(&c->config, "tie_word_embeddings"));
 }
 
+/* Patterns that loaders fail to compile: Python's re.error ends the load. */
+static void judge_patterns(const nb_check *c, nb_findings *out)
+{
+    for (size_t i = 0; i < c->quant.n_entries; i++) {
+        const char *why = nb_quant_entry_broken(&c->quant, i);
+        if (!why) continue;
+        size_t f =
+            nb_findings_add(out, "NB202", NB_SEVERITY_ERROR, "an entry of the list is no pattern: %s", why);
+        nb_findings_file(out, f, "config.json");
+        nb_findings_measured(out, f, "\"%.200s\"", nb_quant_entry(&c->quant, i));
+        nb_findings_expected(out, f, "re: and a regular expression of Python's, or a module's name");
+        nb_findings_remedy(out, f, true, "write what the tensors are into the config's lists");
+        const nb_effect e = {NB_EFFECT_REFUSED, "loaders that compile the pattern stop there"};
+        nb_value_effects(out, f, e, e, e);
+    }
+}
+
+/* Entries that name a tensor: no loader has a module of that name. */
+static void judge_tensor_names(const nb_check *c, nb_findings *out)
+{
+    size_t f = SIZE_MAX;
+    for (size_t i = 0; i < c->quant.n_entries; i++) {
+        const char *entry = nb_quant_entry(&c->quant, i);
+        const nb_tensor_info *t = nb_ckpt_find(c->ckpt, entry);
+        size_t len;
+        if (!t || nb_member_of(entry, &len) != NB_MEMBER_WEIGHT) continue;
+        if (f == SIZE_MAX) {
+            f = nb_findings_add(out, "NB202", NB_SEVERITY_WARNING,
+                                "entries name tensors; loaders compare them with names of modules");
+            nb_findings_file(out, f, "config.json");
+            nb_findings_measured(out, f, "entry \"%.200s\"", entry);
+            nb_findings_expected(out, f, "the name without .weight");
+            nb_findings_remedy(out, f, false, "take .weight off the entries");
+            const nb_effect e =
+                E(REFUSED, "the entry leaves nothing out: a loader that quantises this module "
+                           "finds no codes");
+            nb_value_effects(out, f, e, e, e);
+        }
+        nb_findings_tensor(out, f, t->name);
+    }
+}
+
 static void judge_entries(const nb_check *c, nb_findings *out)
 {
     nb_buf unused = {0};
     size_t n = 0;
     for (size_t i = 0; i < c->quant.n_entries; i++) {
         const char *entry = nb_quant_entry(&c->quant, i);
-        if (nb_quant_entry_used(&c->quant, i) || may_be_absent(c, entry)) continue;
+        if (nb_quant_entry_used(&c->quant, i) || nb_quant_entry_broken(&c->quant, i) ||
+            may_be_absent(c, entry))
+            continue;
         if (n++ < 8) nb_buf_addf(&unused, "%s%.200s", n > 1 ? ", " : "", entry);
     }
     if (n) {
@@ -170,6 +214,8 @@ nb_status nb_rule_ignore(const nb_check *c, nb_findings *out, nb_error *err)
     if ((c->quant.method == NB_QUANT_CT && mo && !ct) || (c->quant.method == NB_QUANT_MODELOPT && ct && !mo))
         return NB_OK;
     for (size_t i = 0; i < c->modules.count && nb_buf_ok(&name); i++) judge(c, i, found, &name, out);
+    judge_patterns(c, out);
+    judge_tensor_names(c, out);
     if (nb_check_complete(c)) judge_entries(c, out);
     const bool ok = nb_buf_ok(&name);
     nb_buf_free(&name);

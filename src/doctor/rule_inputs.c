@@ -153,6 +153,16 @@ static void judge_experts(const nb_check *c, const input *x, size_t n, double cl
     report_default(c, x, n, "the down projections of all experts have one input scale: not measured", out);
 }
 
+/* One number for inputs that are not the same: a class over three layers and more, or all linears of the file. What the experts
+ * of a layer share, and what a clamp limits, is not meant. */
+static bool is_constant(const input *x, size_t n, size_t least, double clamp)
+{
+    return n >= least && all_same(x, n) && x[0].multiplier < 1 && !nb_nearly(x[0].multiplier, FALLBACK) &&
+           fabs(RANGE * x[0].multiplier - clamp) > .01 * clamp;
+}
+
+static const char constant[] = "linears of all layers have one input scale to the last bit: not measured";
+
 /* x: the class, ascending by multiplier. */
 static void judge_class(const nb_check *c, const input *x, size_t n, bool file_inverted, nb_findings *out)
 {
@@ -196,10 +206,18 @@ static nb_status judge_values(const nb_check *c, nb_findings *out, nb_error *err
         above += x[n++].multiplier > 1 + NB_SCALE_ULPS;
     }
     if (n) qsort(x, n, sizeof *x, by_class);
-    for (size_t i = 0, end; i < n; i = end) {
+    bool layers = false; /* more than one of some class */
+    for (size_t i = 1; i < n; i++) layers = layers || x[i].m->cls == x[i - 1].m->cls;
+    const bool flat = layers && is_constant(x, n, 6, clamp);
+    if (flat) report_default(c, x, n, constant, out);
+    for (size_t i = 0, end; i < n && !flat; i = end) {
         for (end = i + 1; end < n && x[end].m->cls == x[i].m->cls;) end++;
-        judge_class(c, x + i, end - i, above >= 3 && 2 * above > n, out);
+        if (is_constant(x + i, end - i, 4, clamp) && !strstr(x[i].m->name, "experts."))
+            report_default(c, x + i, end - i, constant, out);
+        else
+            judge_class(c, x + i, end - i, above >= 3 && 2 * above > n, out);
     }
+    if (flat) goto out;
     if (n) qsort(x, n, sizeof *x, by_layer);
     const bool synced = are_synced(x, n);
     for (size_t i = 0, end; i < n; i = end) {
@@ -207,6 +225,7 @@ static nb_status judge_values(const nb_check *c, nb_findings *out, nb_error *err
         if (nb_is_expert(x[i].m->name) && is_down(x[i].m->name))
             judge_experts(c, x + i, end - i, clamp, synced, out);
     }
+out:
     free(x);
     return NB_OK;
 }

@@ -44,6 +44,14 @@ nb_status nb_rule_draft_config(const nb_check *c, nb_findings *out, nb_error *er
         const nb_effect e = E(FINE, "without drafting nothing reads them");
         nb_value_effects(out, i, e, e, e);
     }
+    if (drafts && !wanted && nb_config_get(&c->config, "num_nextn_predict_layers")) {
+        size_t i = nb_findings_add(out, "NB207", NB_SEVERITY_NOTE,
+                                   "the file has drafting layers, and num_nextn_predict_layers is 0");
+        nb_findings_file(out, i, "config.json");
+        nb_findings_measured(out, i, "%zu tensors", drafts);
+        nb_findings_expected(out, i, "their number, for those who draft");
+        nb_findings_remedy(out, i, false, "none needed: servers do not draft then");
+    }
     for (size_t i = 0; i < c->modules.count && drafts; i++) {
         const nb_module *m = &c->modules.items[i];
         if (!nb_kind_nvfp4(m->kind) || !nb_module_codes(m) || !is_draft(c, m->name) ||

@@ -42,29 +42,20 @@ static const char *const towers[] = {
     "*.attn.bias",
 };
 
-/* Last parts of names that belong to a module and are no weight of it: KV-cache scales, and what other schemes store. */
+/* Last parts of names that belong to a module and are no weight of it: KV-cache scales. */
 static const char *const companions[] = {
-    ".k_scale",
-    ".v_scale",
-    ".q_scale",
-    ".kv_scale",
-    ".prob_scale",
-    ".output_scale",
-    ".k_bias",
-    ".v_bias",
-    ".k_zero_point",
-    ".v_zero_point",
-    ".k_global_scale",
-    ".v_global_scale",
-    ".pre_quant_scale",
-    ".svdquant_lora_a",
-    ".svdquant_lora_b",
-    ".weight_shape",
-    ".weight_zero_point",
-    ".input_zero_point",
-    ".output_zero_point",
-    ".weight_g_idx",
-    ".bias",
+    ".k_scale", ".v_scale", ".q_scale",      ".kv_scale",     ".prob_scale",     ".output_scale",
+    ".k_bias",  ".v_bias",  ".k_zero_point", ".v_zero_point", ".k_global_scale", ".v_global_scale",
+};
+
+/* What other schemes store beside a weight. NVFP4 kernels as servers run them read none of it: algo is the word in quant_algo
+ * that asks for it, NULL where only linears of another scheme can have it. */
+static const struct {
+    const char *suffix, *algo;
+} schemes[] = {
+    {".pre_quant_scale", "AWQ"},  {".svdquant_lora_a", "SVD"},  {".svdquant_lora_b", "SVD"},
+    {".weight_shape", NULL},      {".weight_zero_point", NULL}, {".input_zero_point", NULL},
+    {".output_zero_point", NULL}, {".weight_g_idx", NULL},
 };
 
 static bool ends_with(const char *s, const char *end)
@@ -147,11 +138,21 @@ typedef enum fault {
     FAULT_LAYER,
     FAULT_UNUSED_HERE,
     FAULT_UNKNOWN,
+    FAULT_SCHEME,
+    FAULT_BIAS,
 } fault;
+
+static const nb_effect left_out[NB_FAMILY_COUNT] = {
+    {NB_EFFECT_WRONG, "the linear is computed without it"},
+    {NB_EFFECT_WRONG, "the linear is computed without it"},
+    {NB_EFFECT_WRONG, "the linear is computed without it"},
+    {NB_EFFECT_WRONG, "the linear is computed without it"},
+};
 
 static const struct {
     const char *message, *expected, *remedy;
     bool dropped, repairable;
+    const nb_effect *effects; /* NULL: by dropped */
 } faults[] = {
     [FAULT_DOT_SCALE] =
         {"block scales of 4-bit codes are called .scale, which loaders read for FP8 and MXFP4 alone",
@@ -175,8 +176,32 @@ static const struct {
                            "what config.json implies for this layer",
                            "check the layer types in config.json, or remove the tensor", false, false},
     [FAULT_UNKNOWN] = {"no part of the architecture reads this tensor", "the names of the architecture",
-                       "remove or rename it", false, false},
+                       "remove or rename it", false, false, NULL},
+    [FAULT_SCHEME] =
+        {"a tensor of another scheme (AWQ, SVDQuant, zero points) beside an NVFP4 linear: kernels "
+         "do not apply it",
+         "what the scheme in the config stores",
+         "export again as plain NVFP4; if the weights were made without it, remove it", false, false,
+         left_out},
+    [FAULT_BIAS] = {"a bias, and the config says that these linears have none",
+                    "attention_bias or mlp_bias true",
+                    "if the model was trained with it, set the key that says so; else remove it", false,
+                    false, left_out},
 };
+
+/* True when t belongs to another scheme than that of the NVFP4 linear beside it and the config does not ask for it. */
+static bool is_foreign(const nb_check *c, const nb_tensor_info *t, nb_buf *scratch)
+{
+    for (size_t k = 0; k < sizeof schemes / sizeof *schemes; k++) {
+        if (!ends_with(t->name, schemes[k].suffix)) continue;
+        nb_buf_clear(scratch);
+        nb_buf_add(scratch, t->name, strlen(t->name) - strlen(schemes[k].suffix));
+        const nb_module *m = nb_modules_find(&c->modules, nb_buf_str(scratch));
+        const bool asked = schemes[k].algo && c->quant.algo && strstr(c->quant.algo, schemes[k].algo);
+        return m && nb_kind_nvfp4(m->kind) && !asked;
+    }
+    return false;
+}
 
 static fault by_pattern(const nb_check *c, const nb_tensor_info *t, nb_buf *scratch)
 {
@@ -187,7 +212,25 @@ static fault by_pattern(const nb_check *c, const nb_tensor_info *t, nb_buf *scra
     if (underscore_stack(t->name) || is_stack_codes(c, t, scratch)) return FAULT_STACK;
     if (nb_member_of(t->name, &len) == NB_MEMBER_DOT_SCALE && t->dtype == NB_DT_F8_E4M3)
         return FAULT_DOT_SCALE;
-    return FAULT_NONE;
+    return is_foreign(c, t, scratch) ? FAULT_SCHEME : FAULT_NONE;
+}
+
+/* A bias of a linear of the table; no row has one. */
+static bool is_bias(const nb_check *c, const nb_tensor_info *t, nb_buf *scratch)
+{
+    int64_t l, e;
+    bool skipped;
+    if (!ends_with(t->name, ".bias")) return false;
+    nb_buf_clear(scratch);
+    nb_buf_add(scratch, t->name, strlen(t->name) - strlen(".bias"));
+    const nb_arch_tensor *row = nb_arch_identify(&c->config, nb_buf_str(scratch), &l, &e, &skipped);
+    return row && row->role == NB_ROLE_LINEAR;
+}
+
+static bool says_bias(const nb_check *c)
+{
+    return json_is_true(nb_config_get(&c->config, "attention_bias")) ||
+           json_is_true(nb_config_get(&c->config, "mlp_bias"));
 }
 
 /* A member of a linear that its format does not use; the linear itself is known to be one. */
@@ -210,6 +253,10 @@ static fault by_table(const nb_check *c, size_t i, nb_buf *scratch)
         for (size_t k = 0; k < sizeof companions / sizeof *companions; k++) {
             if (ends_with(t->name, companions[k])) return FAULT_NONE;
         }
+        for (size_t k = 0; k < sizeof schemes / sizeof *schemes; k++) {
+            if (ends_with(t->name, schemes[k].suffix)) return FAULT_NONE; /* by_pattern judged it */
+        }
+        if (is_bias(c, t, scratch)) return says_bias(c) ? FAULT_NONE : FAULT_BIAS;
         return FAULT_UNKNOWN;
     }
     if (p->l >= c->config.n_layers) return is_draft_layer(c, p->l) ? FAULT_NONE : FAULT_LAYER;
@@ -278,7 +325,10 @@ static void report(const nb_check *c, const nb_tensor_info *t, fault f, size_t *
                              nb_tensor_shape_text(t, have, sizeof have));
         nb_findings_expected(out, *last, "%s", faults[f].expected);
         nb_findings_remedy(out, *last, faults[f].repairable, "%s", faults[f].remedy);
-        nb_findings_effects(out, *last, faults[f].dropped ? dropped : unread);
+        nb_findings_effects(out, *last,
+                            faults[f].effects   ? faults[f].effects
+                            : faults[f].dropped ? dropped
+                                                : unread);
     } else {
         out->items[*last].has_bytes = false; /* of several tensors */
         nb_findings_measured(out, *last, "%zu tensors", before->n_tensors + 1);

@@ -97,9 +97,34 @@ static void judge_method(const nb_check *c, nb_findings *out)
         nb_findings_remedy(out, i, false, "none needed: loaders look at moe_quant_algo");
 }
 
+/* Linears of the flavour that quant_method does not name, beside others that it does: a folder put together from two exports. */
+static void judge_flavours(const nb_check *c, nb_findings *out)
+{
+    const bool ct = c->quant.method == NB_QUANT_CT;
+    const nb_kind named = ct ? NB_KIND_NVFP4_CT : NB_KIND_NVFP4_MODELOPT,
+                  other = ct ? NB_KIND_NVFP4_MODELOPT : NB_KIND_NVFP4_CT;
+    size_t found = SIZE_MAX;
+    if (!ct && c->quant.method != NB_QUANT_MODELOPT) return;
+    for (size_t i = 0; i < c->modules.count && c->modules.total[named]; i++) {
+        const nb_module *m = &c->modules.items[i];
+        const nb_tensor_info *t = nb_module_codes(m);
+        if (m->kind != other || !t || nb_name_skipped(c, t->name)) continue;
+        if (found == SIZE_MAX) {
+            found = report(c, out, "NB201", NB_SEVERITY_ERROR,
+                           "linears are stored as the other flavour stores them, in a file of both");
+            nb_findings_measured(out, found, "%u linears in %s, %u in %s", c->modules.total[named],
+                                 nb_kind_name(named), c->modules.total[other], nb_kind_name(other));
+            nb_findings_expected(out, found, "%s everywhere, as quant_method says", nb_kind_name(named));
+            nb_findings_remedy(out, found, false, "export all layers with one tool");
+        }
+        nb_findings_tensor(out, found, t->name);
+    }
+}
+
 nb_status nb_rule_quant_method(const nb_check *c, nb_findings *out, nb_error *err)
 {
     judge_method(c, out);
+    judge_flavours(c, out);
     judge_formats(c, out);
     return NB_OK;
 }
@@ -178,6 +203,12 @@ static void judge_ct(const nb_check *c, nb_findings *out)
                    "the same, or mixed-precision");
         }
     }
+    if (json_object_size(json_object_get(json_object_get(q, "transform_config"), "config_groups"))) {
+        size_t i = report(c, out, "NB203", NB_SEVERITY_NOTE,
+                          "transform_config names rotations: some are applied while the model runs");
+        nb_findings_expected(out, i, "an engine that applies them; nibble does not, and its results differ");
+        nb_findings_remedy(out, i, false, "serve it with an engine that knows transform_config");
+    }
     if (json_is_object(kv) && !(is_integer(kv, "num_bits", 8) && is_text(kv, "type", "float")))
         refuse(c, out, "kv_cache_scheme is none that vLLM accepts", "another type or width",
                "type float, num_bits 8");
@@ -206,6 +237,31 @@ static bool known_algo(const char *algo)
     return false;
 }
 
+/* Keys of either ModelOpt config whose type or value loaders rely on. */
+static void judge_modelopt_values(const nb_check *c, const json_t *o, const char *file, const char *list,
+                                  nb_findings *out)
+{
+    const json_t *size = json_object_get(o, "group_size"), *names = json_object_get(o, list);
+    const char *algo = text_of(o, "quant_algo");
+    const bool plain = algo && strstr(algo, "NVFP4") != NULL;
+    if (plain && size && !json_is_null(size) && !(json_is_integer(size) && json_integer_value(size) == 16)) {
+        char *text = json_dumps(size, JSON_ENCODE_ANY);
+        size_t i = report(c, out, "NB203", NB_SEVERITY_ERROR, "group_size is not that of NVFP4");
+        nb_findings_file(out, i, file);
+        nb_findings_measured(out, i, "%.100s", text ? text : "?");
+        nb_findings_expected(out, i, "16: one block scale for 16 columns");
+        out->bad = out->bad || !text;
+        free(text);
+    }
+    if (names && !json_is_array(names)) {
+        size_t i = report(c, out, "NB203", NB_SEVERITY_ERROR, "the list of modules left out is no list");
+        nb_findings_file(out, i, file);
+        nb_findings_measured(out, i, "%s is %s", list, json_is_string(names) ? "a string" : "no array");
+        nb_findings_expected(out, i, "an array of module names; loaders read a string letter by letter");
+        nb_findings_remedy(out, i, false, "write it as an array: [\"lm_head\", …]");
+    }
+}
+
 static void judge_modelopt(const nb_check *c, nb_findings *out)
 {
     static const char *const keys[] = {"group_size", "kv_cache_quant_algo", "exclude_modules"};
@@ -231,7 +287,11 @@ static void judge_modelopt(const nb_check *c, nb_findings *out)
 nb_status nb_rule_scheme(const nb_check *c, nb_findings *out, nb_error *err)
 {
     if (c->quant.method == NB_QUANT_CT) judge_ct(c, out);
-    if (c->quant.method == NB_QUANT_MODELOPT) judge_modelopt(c, out);
+    if (c->quant.method == NB_QUANT_MODELOPT) {
+        judge_modelopt(c, out);
+        judge_modelopt_values(c, c->quant.config, "config.json", "ignore", out);
+        judge_modelopt_values(c, c->quant.hf, "hf_quant_config.json", "exclude_modules", out);
+    }
     return NB_OK;
 }
 

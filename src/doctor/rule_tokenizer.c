@@ -174,7 +174,9 @@ static json_t *small_json(const nb_check *c, const char *name, nb_findings *out,
     return root;
 }
 
-static nb_status judge_tokenizer(const nb_check *c, int64_t vocab, nb_findings *out, nb_error *err)
+/* sound: it is JSON, all of whose ids the embedding has. */
+static nb_status judge_tokenizer(const nb_check *c, int64_t vocab, bool *sound, nb_findings *out,
+                                 nb_error *err)
 {
     nb_buf text = {0};
     uint64_t top = 0;
@@ -200,6 +202,8 @@ static nb_status judge_tokenizer(const nb_check *c, int64_t vocab, nb_findings *
         size_t i = report(out, "tokenizer.json", "the tokenizer has ids beyond the embedding",
                           "ids below vocab_size");
         nb_findings_measured(out, i, "id %llu, vocab_size %lld", (unsigned long long)top, (long long)vocab);
+    } else {
+        *sound = json;
     }
     nb_buf_free(&text);
     return nomem ? nb_fail_nomem(err, "tokenizer.json", MAX_TEXT) : NB_OK;
@@ -223,7 +227,8 @@ nb_status nb_rule_tokenizer(const nb_check *c, nb_findings *out, nb_error *err)
         nb_findings_measured(out, i, "no tokenizer file");
         refuse(out, i);
     }
-    s = judge_tokenizer(c, vocab, out, err);
+    bool sound = false;
+    s = judge_tokenizer(c, vocab, &sound, out, err);
     if (s != NB_OK) return s;
     json_t *generation = small_json(c, "generation_config.json", out, &e);
     json_t *tokenizer = e.status == NB_OK ? small_json(c, "tokenizer_config.json", out, &e) : NULL;
@@ -231,6 +236,7 @@ nb_status nb_rule_tokenizer(const nb_check *c, nb_findings *out, nb_error *err)
         judge_ids(generation, "generation_config.json", vocab, out);
         judge_ids(c->config.text, "config.json", vocab, out);
     }
+    if (sound && e.status == NB_OK) nb_judge_tokens(c, vocab, generation, tokenizer, out, &e);
     const json_t *template = json_object_get(tokenizer, "chat_template");
     judge_template(json_string_value(template), "tokenizer_config.json", out);
     for (size_t i = 0; i < json_array_size(template); i++)

@@ -23,9 +23,10 @@ const nb_rule nb_rules[] = {
      "outside the folder, the "
      "index is not JSON. Warnings: a shard holds a tensor that the index omits (loaders that follow the "
      "index miss it), "
-     "metadata.total_size is not the sum of the tensors.\n"
+     "metadata.total_size is not the sum of the tensors, another safetensors file in the folder holds "
+     "tensors of the same names (an older upload; some loaders read every file).\n"
      "Remedy: `hf download` fetches what is missing; an index can be written anew from the shards' headers.",
-     NULL},
+     nb_rule_strays},
     {"NB003", NB_SEVERITY_ERROR, "a quantised linear lacks a member of its set",
      "Codes mean nothing without their scales. NVFP4 needs codes (weight_packed, or weight of U8), block "
      "scales (weight_scale) and "
@@ -53,7 +54,7 @@ const nb_rule nb_rules[] = {
      "may lack its input scale; an interrupted export lacks whole experts. Loaders that fuse the experts "
      "fill the gap with "
      "uninitialised memory, so only prompts routed there show it. The number of experts must be the "
-     "config's.\n"
+     "config's, and the router must have as many rows.\n"
      "Remedy: export again; a missing input scale can be filled from the layer's other experts.",
      nb_rule_experts},
     {"NB006", NB_SEVERITY_WARNING, "tensors that nobody reads, or names that known loaders drop",
@@ -61,8 +62,10 @@ const nb_rule nb_rules[] = {
      "projection "
      "(experts.gate_proj.3), experts fused to stacks with underscore suffixes "
      "(experts.down_proj_weight_scale), one tensor a row "
-     "(.weight.weight), double scales, names without the prefix that the other layers have. And, where the "
-     "architecture is known, "
+     "(.weight.weight), double scales, names without the prefix that the other layers have. Tensors of other "
+     "schemes beside an "
+     "NVFP4 linear (AWQ's pre_quant_scale, SVDQuant's matrices, zero points), which change the result and "
+     "which no kernel applies. And, where the architecture is known, "
      "tensors that no part of it reads: leftovers, or layers beyond the config's number. Drafting (MTP) "
      "layers, vision and audio "
      "towers, KV-cache scales and rotary tables are known and never reported.\n"
@@ -134,7 +137,8 @@ const nb_rule nb_rules[] = {
      "are above 1, or when the reciprocal fits the other layers far better.\n"
      "The other way to tell: the global scale is made so that the largest block scale is 448 (256 or 384 "
      "in four-over-six files). Where the largest is far smaller, over all linears that share the scale, "
-     "the scale is another's.\n"
+     "the scale is another's. Warnings: a weight's scale is over 100 times from its like in the other "
+     "layers; most weights of the file would reach beyond 100 (amax stored as it is, 2688 forgotten).\n"
      "Example: input_scale 3977.566, where 0.00025141 = 1 / 3977.566 was meant. Quantising by 0.00025141 "
      "flushes every block below 6 * 2^-10 / 0.00025141 = 23.31 to exactly zero.\n"
      "Remedy: `nibble repair` stores the reciprocal.",
@@ -153,7 +157,8 @@ const nb_rule nb_rules[] = {
     {"NB108", NB_SEVERITY_WARNING, "an input scale was never measured",
      "Exactly 1.0: an exporter that did not calibrate. 1.860e-4 (amax 0.5) on all experts of a layer: "
      "ModelOpt's fallback when none saw a token. One value for the down projections of all experts: their "
-     "inputs differ, so nobody measured them. Over 100 times from its like in the other layers: damage, or "
+     "inputs differ, so nobody measured them; nor, where all layers, or all linears, have one value. Over "
+     "100 times from its like in the other layers: damage, or "
      "one token of calibration.\n"
      "No finding: gate and up equal over the experts (llm-compressor shows every token to every expert), "
      "and down projections equal to what a clamped SwiGLU can give at most.\n"
@@ -175,10 +180,13 @@ const nb_rule nb_rules[] = {
      "four-over-six files), unless its scale is subnormal or saturated. Random bytes reach 6 in 88 of 100 "
      "blocks only. Also: all codes zero, all the same, or blocks of zeros under scales that no producer "
      "writes there (they write 0x00, 0x20, 0x38 or 0x7E).\n"
+     "Also: 4-bit integers (GPTQ, AWQ) under NVFP4's names: the codes c and 16 - c are equally frequent "
+     "there, "
+     "c and c + 8 in E2M1; a sample of the linears is looked at.\n"
      "Nibbles swapped within a byte leave all of this as it was: `nibble trace` shows them.\n"
      "Example: a shard packed one byte late: block limits shift, and a third of the blocks do not reach 6.\n"
      "Remedy: download or export again.",
-     NULL},
+     nb_rule_integers},
     {"NB111", NB_SEVERITY_ERROR, "an input scale does not fit measured activations",
      "Only with --data or --warmup: texts run through the exact model, and each NVFP4 linear's input is "
      "quantised by its stored scale and by each row's own. An error when the output's mean cosine falls "
@@ -194,7 +202,10 @@ const nb_rule nb_rules[] = {
     {"NB112", NB_SEVERITY_ERROR, "NaN or infinity in a tensor that is not quantised",
      "Norms, embeddings, biases, sinks, router weights, FP8 weights. A NaN in a norm reaches every token; "
      "in a row of the embedding only prompts with that token; in one expert's bias only tokens routed "
-     "there. Router biases all beyond 10 are a warning: kernels that add the bias and take it off again in "
+     "there. Norms, embeddings and other matrices that hold nothing but zeros are a warning: never filled, "
+     "or "
+     "a download that was laid out and broke off. Router biases all beyond 10 are a warning: kernels that "
+     "add the bias and take it off again in "
      "BF16 lose the score, and 0 / 0 follows (vllm#47367).\n"
      "Example: embed_tokens.weight, one value of row 128009: the model answers until somebody sends that "
      "token.\n"

@@ -18,6 +18,8 @@ bool nb_name_skipped(const nb_check *c, const char *tensor);
 
 nb_status nb_rule_not_data(const nb_check *c, nb_findings *out,
                            nb_error *err); /* NB008 of the files beside the shards */
+nb_status nb_rule_strays(const nb_check *c, nb_findings *out,
+                         nb_error *err); /* NB002 of files beside the shards */
 nb_status nb_rule_sets(const nb_check *c, nb_findings *out, nb_error *err);    /* NB003 */
 nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err);  /* NB004 */
 nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err); /* NB005 */
@@ -34,6 +36,8 @@ nb_status nb_rule_inputs(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB105, NB106 of inputs, NB108, NB211 */
 nb_status nb_rule_blocks(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB106 of weights, NB109, NB110, NB114 */
+nb_status nb_rule_integers(const nb_check *c, nb_findings *out,
+                           nb_error *err); /* NB110 of integers as codes */
 nb_status nb_rule_quant_method(const nb_check *c, nb_findings *out, nb_error *err);  /* NB201 */
 nb_status nb_rule_ignore(const nb_check *c, nb_findings *out, nb_error *err);        /* NB202 */
 nb_status nb_rule_scheme(const nb_check *c, nb_findings *out, nb_error *err);        /* NB203 */
@@ -44,8 +48,12 @@ nb_status nb_rule_draft_config(const nb_check *c, nb_findings *out, nb_error *er
 nb_status nb_rule_kv(const nb_check *c, nb_findings *out, nb_error *err);            /* NB208 */
 nb_status nb_rule_configs_agree(const nb_check *c, nb_findings *out, nb_error *err); /* NB209 */
 nb_status nb_rule_tokenizer(const nb_check *c, nb_findings *out, nb_error *err);     /* NB210 */
-nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err);      /* NB107 */
 nb_status nb_rule_activations(const nb_check *c, nb_findings *out, nb_error *err);   /* NB111 */
-nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err); /* NB112, NB008 of reading */
+/* The part of NB210 that a tokenizer tells. vocab: vocab_size or 0; generation, config: generation_config.json and
+ * tokenizer_config.json, NULL where absent. */
+nb_status nb_judge_tokens(const nb_check *c, int64_t vocab, const json_t *generation, const json_t *config,
+                          nb_findings *out, nb_error *err);
+nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err); /* NB107 */
+nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err);   /* NB112, NB008 of reading */
 
 #endif

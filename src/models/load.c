@@ -357,6 +357,18 @@ static void free_slots(nb_model *m, nb_slot *slots, size_t n)
     free(slots);
 }
 
+nb_status nb_model_judge_config(const nb_config *cfg, nb_error *err)
+{
+    nb_exec x = {.max_rows = 1}; /* open takes nothing else of it */
+    nb_model m = {.cfg = *cfg, .fwd = nb_forward_find(cfg->arch), .x = &x};
+    if (!m.fwd) return NB_OK;
+    const nb_status s = m.fwd->open(&m, err);
+    if (m.fwd->close && m.state) m.fwd->close(&m);
+    free(m.state);
+    free(m.streams);
+    return s;
+}
+
 void nb_model_free(nb_model *m)
 {
     if (!m) return;

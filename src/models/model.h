@@ -76,6 +76,10 @@ void nb_model_free(nb_model *m);
 /* The model without weights and back end: config, cache streams and sizes, to plan memory with. It cannot run. */
 nb_status nb_model_outline(const char *path, size_t max_rows, nb_model **out, nb_error *err);
 
+/* What nb_model_load would say of the config alone: keys that the forward pass needs, values that it does not take. NB_OK for an
+ * architecture without a forward pass; NB_ERR_UNSUPPORTED for what may well be right but is not built here. */
+nb_status nb_model_judge_config(const nb_config *cfg, nb_error *err);
+
 /* The weights of layer l, until release. NULL with *err set when they cannot be read (a streaming model; a resident one has them). */
 const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err);
 void nb_model_release(nb_model *m, int l);

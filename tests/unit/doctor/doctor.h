@@ -11,10 +11,13 @@
 #include "checkpoint/folder.h"
 #include "doctor/check.h"
 
+#define ROPE_AND_EPS "\"architectures\":[\"LlamaForCausalLM\"],\"rms_norm_eps\":1e-5,\"rope_theta\":10000,"
+
 /* 2 layers, hidden 32, 2 heads of 16, MLP 64, vocabulary 48. */
 #define LLAMA_CONFIG                                                                                         \
     "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"        \
-    "\"num_key_value_heads\":2,\"intermediate_size\":64,\"vocab_size\":48,\"tie_word_embeddings\":false}"
+    "\"num_key_value_heads\":2,\"intermediate_size\":64,\"vocab_size\":48,\"tie_word_embeddings\":false,"    \
+    "\"architectures\":[\"LlamaForCausalLM\"],\"rms_norm_eps\":1e-5,\"rope_theta\":10000}"
 
 typedef struct model {
     folder_tensor t[160];
@@ -28,11 +31,11 @@ typedef struct model {
 } model;
 
 /* What a quantiser would write where the test gives no bytes: codes that reach 6 in every block, scales up to 448, global scales
- * of 1/1000; input scales that differ from expert to expert. NULL (zeros) for everything else. */
+ * of 1/1000; input scales that differ from layer to layer and expert to expert; floats of 0.0115. NULL (zeros) for everything else. */
 static inline const void *model_bytes(const folder_tensor *t)
 {
     enum { MOST = 1 << 17 };
-    static unsigned char codes[MOST], scales[MOST], powers[MOST];
+    static unsigned char codes[MOST], scales[MOST], powers[MOST], floats[4 * MOST];
     static float multiplier[64], divisor[64], inputs[2][10];
     static uint16_t bf16_multiplier[64], bf16_divisor[64];
     const char *last = strrchr(t->name, '.');
@@ -51,8 +54,8 @@ static inline const void *model_bytes(const folder_tensor *t)
         bf16_multiplier[i] = 0x3A83;
         bf16_divisor[i] = 0x447A;
     }
-    const char *expert = strstr(t->name, "experts.");
-    const int e = expert ? expert[8] - '0' : 0;
+    const char *expert = strstr(t->name, "experts."), *layer = strstr(t->name, "layers.");
+    const int e = expert ? expert[8] - '0' : layer ? layer[7] - '0' : 0;
     if (strstr(last, ".input_") && t->dtype == NB_DT_F32 && n == 1 && e >= 0 && e < 10) {
         inputs[0][e] = 2e-3f + 1e-4f * (float)e;
         inputs[1][e] = 5e2f + (float)e;
@@ -64,6 +67,8 @@ static inline const void *model_bytes(const folder_tensor *t)
     }
     if (t->dtype == NB_DT_F8_E8M0 || strstr(last, "_scales")) return powers;
     if (strstr(last, "scale")) return t->dtype == NB_DT_U8 || t->dtype == NB_DT_F8_E4M3 ? scales : NULL;
+    memset(floats, 0x3C, sizeof floats); /* 0x3C3C is 0.0115 in BF16, and so is the F32 */
+    if (t->dtype == NB_DT_BF16 || t->dtype == NB_DT_F32) return floats;
     return t->dtype == NB_DT_U8 || t->dtype == NB_DT_I8 ? codes : NULL;
 }
 

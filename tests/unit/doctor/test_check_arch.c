@@ -50,10 +50,9 @@ static void an_absent_layer_is_one_finding(void **state)
 static void thousands_of_absent_layers_are_not_named(void **state)
 {
     model_llama(&m, true);
-    model_check(
-        &m,
-        "{\"model_type\":\"llama\",\"num_hidden_layers\":9000,\"hidden_size\":32,\"num_attention_heads\":2,"
-        "\"intermediate_size\":64,\"vocab_size\":48}");
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":9000," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":2,"
+                    "\"intermediate_size\":64,\"vocab_size\":48}");
     assert_int_equal(m.r.findings.count, 9); /* eight layers, and the rest */
     must_be_alone(&m, "NB007");
     model_free(&m);
@@ -62,9 +61,9 @@ static void thousands_of_absent_layers_are_not_named(void **state)
 static void a_shape_that_contradicts_the_config(void **state)
 {
     model_llama(&m, true);
-    model_check(
-        &m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
-            "\"intermediate_size\":96,\"vocab_size\":48}");
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":2,"
+                    "\"intermediate_size\":96,\"vocab_size\":48}");
     const nb_finding *f =
         must_find(&m, "NB007", "model.layers.0.mlp.gate_proj.weight_packed", NB_SEVERITY_ERROR);
     assert_string_equal(f->measured, "[64, 32]"); /* of the linear, not of the packed codes */
@@ -116,9 +115,47 @@ static void a_config_without_a_key_or_no_config(void **state)
     model_free(&m);
 }
 
+/* The config's keys as the forward pass reads them. more replaces nothing: later keys win. */
+static void values_that_the_forward_pass_does_not_take(void **state)
+{
+    static const struct {
+        const char *keys, *rule, *says;
+        nb_severity severity;
+    } cases[] = {
+        {"\"rms_norm_eps\":\"1e-5\",\"rope_theta\":10000", "NB212", "rms_norm_eps", NB_SEVERITY_ERROR},
+        {"\"rms_norm_eps\":1e-5", "NB212", "rope_theta", NB_SEVERITY_WARNING},
+        {"\"rms_norm_eps\":1e-5,\"rope_theta\":0", "NB212", "rope_theta", NB_SEVERITY_ERROR},
+        {ROPE_AND_EPS "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", "NB212", "low_freq_factor",
+         NB_SEVERITY_ERROR},
+        {ROPE_AND_EPS "\"rope_scaling\":{\"rope_type\":\"yarnn\"}", "NB200", "yarnn", NB_SEVERITY_NOTE},
+        {ROPE_AND_EPS "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4},"
+                      "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
+         "NB212", "factor 4", NB_SEVERITY_WARNING},
+        {"\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"architectures\":[\"Qwen2ForCausalLM\"]", "NB200",
+         "Qwen2ForCausalLM", NB_SEVERITY_WARNING},
+        {ROPE_AND_EPS "\"attention_bias\":true", "NB007", "q_proj.bias", NB_SEVERITY_ERROR},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char config[800];
+        snprintf(
+            config, sizeof config,
+            "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
+            "\"num_key_value_heads\":2,\"intermediate_size\":64,\"vocab_size\":48,%s}",
+            cases[i].keys);
+        model_llama(&m, true);
+        model_check(&m, config);
+        const nb_finding *f = must_find(&m, cases[i].rule, NULL, cases[i].severity);
+        if (!strstr(f->measured, cases[i].says))
+            fail_msg("\"%s\" does not say %s", f->measured, cases[i].says);
+        must_be_alone(&m, cases[i].rule);
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_that_the_forward_pass_does_not_take),
         cmocka_unit_test(an_absent_tensor_is_named),
         cmocka_unit_test(an_absent_linear_is_named_with_all_its_members),
         cmocka_unit_test(an_absent_layer_is_one_finding),

@@ -18,6 +18,12 @@ static model m;
     "\",\"ignore\":[" ignore "]" more "}"
 #define GOOD_MO MODELOPT("NVFP4", "\"lm_head\"", "")
 
+/* A tokenizer.json with these added tokens and this vocabulary. */
+#define TOKENIZER(added, vocab)                                                                              \
+    "{\"added_tokens\":[" added "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","           \
+    "\"add_prefix_space\":false},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"              \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[]}}"
+
 /* The llama config, with more keys. */
 static const char *with(const char *more)
 {
@@ -34,7 +40,8 @@ static void judge(const char *more)
     m.whole = true;
     tempdir_make(&m.dir);
     folder_text(&m.dir, "config.json", with(more));
-    folder_text(&m.dir, "tokenizer.json", "{\"added_tokens\":[],\"model\":{\"vocab\":{\"a\":47}}}");
+    folder_text(&m.dir, "tokenizer.json", TOKENIZER("", "\"a\":0,\"b\":47"));
+    folder_text(&m.dir, "generation_config.json", "{\"eos_token_id\":47}");
     folder_write(&m.dir, "model.safetensors", m.t, m.n);
     check_folder(&m, m.dir.path);
 }
@@ -136,6 +143,42 @@ static void schemes(void **state)
     model_free(&m);
     sole(false, MODELOPT("NVFP5", "\"lm_head\"", ""), "NB203", NULL, NB_SEVERITY_ERROR);
     model_free(&m);
+}
+
+static void lists_and_sizes_of_the_wrong_type(void **state)
+{
+    sole(true, CT("\"g\":" LINEAR, "\"lm_head\",\"re:.*gate(\""), "NB202", NULL, NB_SEVERITY_ERROR);
+    model_free(&m);
+    sole(true, CT("\"g\":" LINEAR, "\"lm_head.weight\""), "NB202", "lm_head.weight", NB_SEVERITY_WARNING);
+    model_free(&m);
+    /* re: is compressed-tensors' way; to ModelOpt's loaders it names nothing */
+    sole(false, MODELOPT("NVFP4", "\"lm_head\",\"re:.*norm\"", ""), "NB202", NULL, NB_SEVERITY_WARNING);
+    model_free(&m);
+    sole(false, MODELOPT("NVFP4", "\"lm_head\"", ",\"group_size\":32"), "NB203", NULL, NB_SEVERITY_ERROR);
+    model_free(&m);
+    sole(false,
+         ",\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"ignore\":\"lm_"
+         "head\"}",
+         "NB203", NULL, NB_SEVERITY_ERROR);
+    model_free(&m);
+}
+
+/* layers.1.mlp.down_proj as ModelOpt stores it, among linears of compressed-tensors. */
+static void linears_of_both_flavours(void **state)
+{
+#define DOWN "model.layers.1.mlp.down_proj"
+    static float multiplier = 1e-3f, input = 2e-3f;
+    model_llama(&m, true);
+    model_rename(&m, DOWN ".weight_packed", DOWN ".weight");
+    model_rename(&m, DOWN ".weight_global_scale", DOWN ".weight_scale_2");
+    model_rename(&m, DOWN ".input_global_scale", DOWN ".input_scale");
+    model_find(&m, DOWN ".weight_scale_2")->bytes = &multiplier;
+    model_find(&m, DOWN ".input_scale")->bytes = &input;
+    judge(CT("\"g\":" LINEAR, "\"lm_head\""));
+    must_find(&m, "NB201", DOWN ".weight", NB_SEVERITY_ERROR);
+    must_be_alone(&m, "NB201");
+    model_free(&m);
+#undef DOWN
 }
 
 static void overlapping_groups(void **state)
@@ -249,6 +292,14 @@ static void tokenizer_files(void **state)
     } cases[] = {{"tokenizer.json", "{\"added_tokens\":[{\"id\":48}]}"},
                  {"tokenizer.json", "{\"model\":{\"vocab\":{\"a\":48}}}"},
                  {"tokenizer.json", "{\"added_tokens\":["},
+                 {"tokenizer.json", TOKENIZER("", "\"a\":0,\"b\":0")},
+                 {"tokenizer.json", TOKENIZER("", "\"a\":0,\"b\":20")},
+                 {"tokenizer_config.json", "{\"eos_token\":\"<|im_end|>\"}"},
+                 {"tokenizer_config.json", "{\"bos_token\":{\"content\":\"<s>\"}}"},
+                 {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"47\":{\"content\":\"a\"}}}"},
+                 {"generation_config.json", "{}"},
+                 {"generation_config.json", "{\"eos_token_id\":1,\"top_p\":1.5}"},
+                 {"generation_config.json", "{\"eos_token_id\":1,\"temperature\":\"0.6\"}"},
                  {"generation_config.json", "{\"eos_token_id\":[1,48]}"},
                  {"chat_template.jinja", "{% for m in messages %}{% if m %}x{% endfor %}"},
                  {"tokenizer_config.json", "{\"chat_template\":\"{%- if a -%}\"}"}};
@@ -281,6 +332,8 @@ int main(void)
         cmocka_unit_test(lists),
         cmocka_unit_test(float_linears_must_be_on_the_list),
         cmocka_unit_test(schemes),
+        cmocka_unit_test(lists_and_sizes_of_the_wrong_type),
+        cmocka_unit_test(linears_of_both_flavours),
         cmocka_unit_test(overlapping_groups),
         cmocka_unit_test(tied_embeddings),
         cmocka_unit_test(tensor_parallel_sizes),

@@ -132,9 +132,27 @@ static void a_folder_that_is_none(void **state)
     tempdir_remove(&m.dir);
 }
 
+/* An older upload beside the shards. Files with other names in them (Mistral's own format, an adapter) are nobody's matter. */
+static void a_stray_file_with_the_same_names(void **state)
+{
+    for (int same = 0; same < 2; same++) {
+        model_llama(&m, true);
+        write_shards(false, NULL);
+        folder_tensor other = {same ? "model.norm.weight" : "norm.weight", NB_DT_BF16, 1, {32}, NULL};
+        folder_write(&m.dir, "model-3.safetensors", &other, 1);
+        check_folder(&m, m.dir.path);
+        if (same)
+            assert_string_equal(must_find(&m, "NB002", "model.norm.weight", NB_SEVERITY_WARNING)->file,
+                                "model-3.safetensors");
+        assert_int_equal(m.r.findings.count, same);
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stray_file_with_the_same_names),
         cmocka_unit_test(shards_are_one_set),
         cmocka_unit_test(a_lost_shard_is_one_finding_with_all_its_tensors),
         cmocka_unit_test(a_broken_shard_hides_nothing_of_the_other),

@@ -76,6 +76,10 @@ static void a_drafting_block_with_a_gap(void **state)
     must_find(&m, "NB007", "mtp.0.attn_norm.weight", NB_SEVERITY_ERROR);
     assert_int_equal(m.r.findings.count, 1);
     model_free(&m);
+    copy("mtp.0.enorm.weight", NULL, 0, NULL, 0);
+    must_find(&m, "NB007", "mtp.0.enorm.weight", NB_SEVERITY_ERROR);
+    assert_int_equal(m.r.findings.count, 1);
+    model_free(&m);
     copy("mtp.0.attn.wq_a.weight", NULL, 0, NULL, 0); /* its scale is still there: a set with a gap */
     must_find(&m, "NB003", "mtp.0.attn.wq_a.weight", NB_SEVERITY_ERROR);
     assert_int_equal(m.r.findings.count, 1);

@@ -105,9 +105,34 @@ static void towers_have_their_own_number(void **state)
     model_free(&m);
 }
 
+/* Experts were taken out and their rows of the router were not. */
+static void a_router_of_more_experts(void **state)
+{
+    for (uint64_t rows = 4; rows <= 8; rows += 4) {
+        model_experts(&m, true, 4);
+        model_add(&m, "model.layers.0.mlp.gate.weight", NB_DT_BF16, 2, rows, 32);
+        model_check(&m, CONFIG(4));
+        if (rows == 8) must_find(&m, "NB005", "model.layers.0.mlp.gate.weight", NB_SEVERITY_ERROR);
+        must_be_alone(&m, rows == 8 ? "NB005" : NULL);
+        model_free(&m);
+    }
+}
+
+static void more_experts_a_token_than_there_are(void **state)
+{
+    model_experts(&m, true, 4);
+    model_check(&m, "{\"model_type\":\"nobody_has_this\",\"num_experts\":4,\"num_experts_per_tok\":5}");
+    assert_non_null(
+        strstr(must_find(&m, "NB005", NULL, NB_SEVERITY_ERROR)->measured, "num_experts_per_tok 5"));
+    must_be_alone(&m, "NB005");
+    model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_router_of_more_experts),
+        cmocka_unit_test(more_experts_a_token_than_there_are),
         cmocka_unit_test(a_lost_projection_is_named_whole),
         cmocka_unit_test(a_lost_input_scale_harms_w4a4_alone),
         cmocka_unit_test(input_scales_that_no_expert_has_are_not_missed),

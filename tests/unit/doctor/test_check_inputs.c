@@ -1,8 +1,10 @@
 /* NB105 to NB108: input scales that are absent, inverted or never measured; scales of fused linears that differ. */
 #include "doctor.h"
 
+#include <math.h>
+
 static model m;
-static float numbers[32];
+static float numbers[64];
 static size_t used;
 
 #define CONFIG "{\"model_type\":\"nosuchmodel\",\"num_experts\":4}"
@@ -10,8 +12,8 @@ static size_t used;
 
 static void set(const char *name, float v)
 {
-    numbers[used % 32] = v;
-    model_find(&m, name)->bytes = &numbers[used++ % 32];
+    numbers[used % 64] = v;
+    model_find(&m, name)->bytes = &numbers[used++ % 64];
 }
 
 static void set_down(int expert, float v)
@@ -166,9 +168,60 @@ static void a_scale_a_hundred_times_from_its_like(void **state)
     model_free(&m);
 }
 
+/* Their inputs differ: nobody measured 0.0037 for all. One that differs in the last bit is measured again. */
+static void one_number_for_all_inputs(void **state)
+{
+    for (int same = 0; same < 2; same++) {
+        model_llama(&m, false);
+        for (size_t i = 0; i < m.n; i++) {
+            if (strstr(m.t[i].name, "input_scale")) set(m.t[i].name, 0.0037f);
+        }
+        if (!same) set("model.layers.1.mlp.down_proj.input_scale", nextafterf(0.0037f, 1));
+        model_check(&m, LLAMA_CONFIG);
+        if (same)
+            assert_int_equal(
+                must_find(&m, "NB108", "model.layers.1.mlp.down_proj.input_scale", NB_SEVERITY_WARNING)
+                    ->n_tensors,
+                14);
+        must_be_alone(&m, same ? "NB108" : NULL);
+        model_free(&m);
+    }
+}
+
+/* 0.15, the amax itself, where 0.15 / 2688 was meant: claims 403. */
+static void weights_of_impossible_size(void **state)
+{
+    for (int ct = 0; ct < 2; ct++) {
+        model_llama(&m, ct);
+        for (size_t i = 0; i < m.n; i++) {
+            if (strstr(m.t[i].name, ct ? "weight_global_scale" : "weight_scale_2"))
+                set(m.t[i].name, ct ? 1 / 0.15f : 0.15f);
+        }
+        model_check(&m, LLAMA_CONFIG);
+        must_find(&m, "NB106", NULL, NB_SEVERITY_WARNING);
+        must_be_alone(&m, "NB106");
+        model_free(&m);
+    }
+}
+
+static void a_weight_scale_far_from_its_like(void **state)
+{
+    for (int far = 0; far < 2; far++) {
+        model_experts(&m, false, 4);
+        set(EXPERT "2.down_proj.weight_scale_2", far ? .5f : .05f); /* 500 and 50 times the others' */
+        model_check(&m, CONFIG);
+        if (far) must_find(&m, "NB106", EXPERT "2.down_proj.weight_scale_2", NB_SEVERITY_WARNING);
+        must_be_alone(&m, far ? "NB106" : NULL);
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_number_for_all_inputs),
+        cmocka_unit_test(weights_of_impossible_size),
+        cmocka_unit_test(a_weight_scale_far_from_its_like),
         cmocka_unit_test(an_absent_input_scale),
         cmocka_unit_test(a_multiplier_above_1_and_a_divisor_below),
         cmocka_unit_test(block_scales_that_never_come_near_448),

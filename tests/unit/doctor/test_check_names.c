@@ -28,6 +28,9 @@ static void what_nobody_reads(void **state)
     extra("model.layers.0.mlp.gate_proj.weight_scale_2_double_scale", NB_DT_F32, "double scale");
     extra("model.layers.0.mlp.gate_proj.weight_scale_inv", NB_DT_F32, "no use for");
     extra("model.layers.7.input_layernorm.weight", NB_DT_BF16, "beyond the number");
+    extra("model.layers.0.self_attn.q_proj.bias", NB_DT_BF16, "that these linears have none");
+    extra("model.layers.0.self_attn.q_proj.pre_quant_scale", NB_DT_BF16, "another scheme");
+    extra("model.layers.0.mlp.up_proj.weight_zero_point", NB_DT_U8, "another scheme");
 }
 
 static void what_a_healthy_file_may_hold(void **state)
@@ -35,7 +38,6 @@ static void what_a_healthy_file_may_hold(void **state)
     extra("model.layers.0.self_attn.k_proj.k_scale", NB_DT_F32, NULL);
     extra("model.layers.0.self_attn.v_scale", NB_DT_F32, NULL);
     extra("model.layers.0.self_attn.rotary_emb.inv_freq", NB_DT_F32, NULL);
-    extra("model.layers.0.self_attn.q_proj.bias", NB_DT_BF16, NULL);
     extra("model.visual.blocks.0.attn.qkv.weight", NB_DT_BF16, NULL);
     extra("vision_tower.encoder.layers.0.mlp.fc1.weight", NB_DT_BF16, NULL);
     extra("multi_modal_projector.linear_1.weight", NB_DT_BF16, NULL);
@@ -46,9 +48,9 @@ static void drafting_layers_behind_the_last_are_known(void **state)
 {
     model_llama(&m, false);
     model_add(&m, "model.layers.2.input_layernorm.weight", NB_DT_BF16, 1, 32, 0);
-    model_check(
-        &m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
-            "\"intermediate_size\":64,\"vocab_size\":48,\"num_nextn_predict_layers\":1}");
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":2,"
+                    "\"intermediate_size\":64,\"vocab_size\":48,\"num_nextn_predict_layers\":1}");
     must_be_alone(&m, NULL);
     model_free(&m);
 }
@@ -56,9 +58,9 @@ static void drafting_layers_behind_the_last_are_known(void **state)
 static void a_head_beside_tied_embeddings_is_another_rules_matter(void **state)
 {
     model_llama(&m, false);
-    model_check(
-        &m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
-            "\"intermediate_size\":64,\"vocab_size\":48,\"tie_word_embeddings\":true}");
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":2,"
+                    "\"intermediate_size\":64,\"vocab_size\":48,\"tie_word_embeddings\":true}");
     must_be_alone(&m, NULL);
     model_free(&m);
 }

@@ -54,9 +54,9 @@ static void the_config_decides_who_is_at_fault(void **state)
     model_reshape(&m, GATE ".weight_scale", NB_DT_F8_E4M3, 2, 128, 2);
     model_reshape(&m, "model.layers.0.mlp.up_proj.weight_packed", NB_DT_U8, 2, 128, 16);
     model_reshape(&m, "model.layers.0.mlp.up_proj.weight_scale", NB_DT_F8_E4M3, 2, 128, 2);
-    model_check(
-        &m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":2,"
-            "\"num_key_value_heads\":2,\"intermediate_size\":128,\"vocab_size\":48}");
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":2,"
+                    "\"num_key_value_heads\":2,\"intermediate_size\":128,\"vocab_size\":48}");
     const nb_finding *f = must_find(&m, "NB004", GATE ".weight_packed", NB_SEVERITY_ERROR);
     assert_non_null(strstr(f->message, "tensor-parallel"));
     assert_string_equal(f->tensors[0], GATE ".weight_packed");
@@ -66,6 +66,10 @@ static void the_config_decides_who_is_at_fault(void **state)
 
 static void dtypes(void **state)
 {
+    /* codes in words of 32 bits: eight of them each */
+    reshaped(GATE ".weight_packed", NB_DT_I32, 2, 64, 4, GATE ".weight_packed", "wrong dtype",
+             NB_SEVERITY_ERROR);
+    model_free(&m);
     const char *s = GATE ".weight_scale", *g = GATE ".weight_global_scale";
     assert_true(reshaped(s, NB_DT_U8, 2, 64, 2, s, "wrong dtype", NB_SEVERITY_ERROR)->repairable);
     model_free(&m);

@@ -224,6 +224,56 @@ static void e8m0_scales(void **state)
     }
 }
 
+static void a_norm_and_an_embedding_of_zeros(void **state)
+{
+    static const char *const names[] = {"model.layers.1.input_layernorm.weight", "model.embed_tokens.weight"};
+    for (int i = 0; i < 2; i++) {
+        model_llama(&m, i);
+        const size_t n = i ? 48 * 32 * 2 : 64;
+        memset(spoil(names[i], n), 0, n);
+        bytes[n - 1] = 0x80; /* -0 is zero, too */
+        const nb_finding *f = sole("NB112", names[i], NB_SEVERITY_WARNING, 0, n);
+        assert_int_equal(f->effect[NB_FAMILY_W4A16], NB_EFFECT_ZERO);
+        bytes[n - 2] = 1; /* one value is not */
+        model_check(&m, LLAMA_CONFIG);
+        must_be_alone(&m, NULL);
+        model_free(&m);
+    }
+}
+
+/* A weight whose integers -7 to 7 have the frequencies 1 2 3 4 5 6 7 8 7 6 5 4 3 2 1, with zero point 8 and as two's complement:
+ * as E2M1 it would hold 7 (-6) eight times as often as 15. The same frequencies over E2M1's own order are healthy, and so is a
+ * weight without negative numbers. */
+static void integers_instead_of_e2m1(void **state)
+{
+    static unsigned char codes[1024];
+    for (int form = 0; form < 4; form++) {
+        size_t n = 0;
+        model_llama(&m, true);
+        while (n < 2048) {
+            for (int v = -7; v <= 7; v++) {
+                const int magnitude = v < 0 ? -v : v;
+                for (int k = 8 - magnitude; k > 0 && n < 2048; k--, n++) {
+                    const int code = form == 0   ? v + 8
+                                     : form == 1 ? v & 15
+                                     : form == 2 ? (v < 0 ? 8 : 0) + magnitude
+                                                 : magnitude;
+                    codes[n / 2] = (unsigned char)(n % 2 ? codes[n / 2] | code << 4 : code);
+                }
+            }
+        }
+        for (size_t b = 0; b < sizeof codes && form >= 2; b += 8)
+            codes[b] = form == 3 ? 0x17 : 0x7F; /* reach 6 */
+        model_find(&m, "model.layers.0.mlp.gate_proj.weight_packed")->bytes = codes;
+        model_check(&m, LLAMA_CONFIG);
+        bool told = false;
+        for (size_t i = 0; i < m.r.findings.count; i++)
+            told = told || strstr(m.r.findings.items[i].message, "4-bit integers");
+        assert_int_equal(told, form < 2);
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +288,8 @@ int main(void)
         cmocka_unit_test(codes_that_are_all_zero_all_equal_or_never_6),
         cmocka_unit_test(a_spike_of_full_scales_with_many_codes_of_6),
         cmocka_unit_test(not_finite_floats),
+        cmocka_unit_test(a_norm_and_an_embedding_of_zeros),
+        cmocka_unit_test(integers_instead_of_e2m1),
         cmocka_unit_test(e8m0_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
