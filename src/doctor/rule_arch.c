@@ -33,6 +33,13 @@ static const nb_effect wild[NB_FAMILY_COUNT] = {
     {NB_EFFECT_REFUSED, "no GGUF should be made of it"},
 };
 
+static const nb_effect doubled[NB_FAMILY_COUNT] = {
+    {NB_EFFECT_WRONG, "one expert counts double for these tokens, another is left out"},
+    {NB_EFFECT_WRONG, "one expert counts double for these tokens, another is left out"},
+    {NB_EFFECT_WRONG, "one expert counts double for these tokens, another is left out"},
+    {NB_EFFECT_FINE, NULL},
+};
+
 static bool is_linear(const nb_arch_tensor *row)
 {
     return row->role == NB_ROLE_LINEAR || row->role == NB_ROLE_EMBED || row->role == NB_ROLE_HEAD;
@@ -291,6 +298,36 @@ static bool dtype_suits(const nb_arch_tensor *row, const nb_tensor_info *t)
     }
 }
 
+/* A token that the table sends to one expert twice: that expert counts double and another is lost. */
+static void report_twice(const nb_check *c, const nb_tensor_info *t, const int64_t *v, nb_findings *out)
+{
+    const uint64_t rows = t->rank == 2 ? t->shape[0] : 0, cols = t->rank == 2 ? t->shape[1] : 0,
+                   size = nb_dtype_bits(t->dtype) / 8;
+    uint64_t twice = 0, first = 0, slot = 0;
+    for (uint64_t r = 0; r < rows; r++) {
+        uint64_t at = 0; /* the slot that repeats an earlier one */
+        for (uint64_t a = 1; a < cols && !at; a++) {
+            for (uint64_t b = 0; b < a; b++) at = v[r * cols + a] == v[r * cols + b] ? a : at;
+        }
+        if (!at || twice++) continue;
+        first = r;
+        slot = at;
+    }
+    if (!twice) return;
+    size_t i = nb_findings_add(out, "NB007", NB_SEVERITY_WARNING,
+                               "the router table sends a token to the same expert twice");
+    nb_findings_tensor(out, i, t->name);
+    nb_findings_file(out, i, nb_check_file_of(c, t));
+    nb_findings_bytes(out, i, t->begin + (first * cols + slot) * size,
+                      t->begin + (first * cols + slot + 1) * size);
+    nb_findings_measured(out, i, "token %llu: expert %lld twice; %llu of %llu rows repeat an expert",
+                         (unsigned long long)first, (long long)v[first * cols + slot],
+                         (unsigned long long)twice, (unsigned long long)rows);
+    nb_findings_expected(out, i, "%llu different experts a token", (unsigned long long)cols);
+    nb_findings_remedy(out, i, false, "take this tensor from the original checkpoint");
+    nb_findings_effects(out, i, doubled);
+}
+
 /* Integer tables hold expert numbers: the first that names no expert. The only values that these rules read. */
 static nb_status judge_index(const nb_check *c, const nb_tensor_info *t, nb_findings *out, nb_error *err)
 {
@@ -313,6 +350,7 @@ static nb_status judge_index(const nb_check *c, const nb_tensor_info *t, nb_find
         if (v[i] >= 0 && v[i] < limit) continue;
         if (!wrong++) first = i;
     }
+    if (!wrong && s == NB_OK) report_twice(c, t, v, out);
     if (wrong) {
         const uint64_t cols = t->rank == 2 ? t->shape[1] : n, size = nb_dtype_bits(t->dtype) / 8;
         size_t i = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,

@@ -76,7 +76,7 @@ const nb_rule nb_rules[] = {
      "spellings, with the shape that "
      "config.json implies (the grouped output projection of DeepSeek-V4 has heads*head_dim/o_groups "
      "columns), and router tables "
-     "must name experts that exist.\n"
+     "must name experts that exist, each once for a token (a repeated one is a warning).\n"
      "Remedy: take config.json and tensors from the same revision of the model.",
      nb_rule_arch},
     {"NB008", NB_SEVERITY_ERROR, "a file is a Git LFS pointer, empty, or cut",

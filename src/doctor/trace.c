@@ -101,7 +101,8 @@ static nb_status run(nb_engine *exact, nb_engine *traced, const nb_prompts *prom
                         : nb_fail_nomem(err, "a batch", prompts->n * sizeof *parts);
     for (size_t i = 0; s == NB_OK && i < prompts->n; i++) {
         uint32_t other;
-        parts[i] = (nb_step_part){.tokens = prompts->ids[i].data, .n = prompts->ids[i].len};
+        parts[i] =
+            (nb_step_part){.tokens = prompts->ids[i].data, .n = prompts->ids[i].len, .all_logits = true};
         s = nb_seq_open(exact, &parts[i].seq, err);
         if (s == NB_OK) s = nb_seq_open(traced, &other, err); /* both count the same way */
     }

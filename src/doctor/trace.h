@@ -32,6 +32,11 @@ typedef enum nb_cause {
 } nb_cause;
 const char *nb_cause_name(nb_cause c); /* "nan_scale" */
 
+/* Sums of squares: what was wanted, and the difference to it. */
+typedef struct nb_energy {
+    double signal, error;
+} nb_energy;
+
 /* One operator of the run; a linear once, an expert of each projection once. Shares are 0 … 1. */
 typedef struct nb_trace_row {
     int layer; /* -1 before the first, the number of layers after the last */
@@ -49,7 +54,10 @@ typedef struct nb_trace_row {
     double cos_total, snr_total_db; /* against the whole exact run; NaN: it sent this expert no such row */
     double snr_best_db;             /* what W4A4 gives with each row's own scale; NaN: not asked */
     double weight_ratio; /* the stack's weight scale over the checkpoint's; 1 but where it keeps another's */
-    bool has_in, bad_input; /* bad_input: the input was not finite */
+    nb_energy local, total, best; /* behind the three SNR */
+    bool has_in, bad_input;       /* bad_input: the input was not finite */
+    bool quantised;               /* a linear whose input was */
+    bool masked;                  /* the stack reads a NaN of the file as a number */
     bool bad;
 } nb_trace_row;
 

@@ -8,6 +8,7 @@
 /* How far two outputs agree. */
 typedef struct nb_agreement {
     double cos, snr_db;
+    nb_energy energy; /* what snr_db was made of */
 } nb_agreement;
 /* got and want [rows][cols]: the mean over rows of the cosine, and the signal to error ratio over all. Two zero rows agree, a zero
  * row against another has cosine 0, and anything not finite gives NaN. */
@@ -24,6 +25,9 @@ void nb_trace_quant_dynamic(const float *x, size_t rows, size_t k, float *out);
 
 /* The largest magnitude, NaN only when there is nothing else; counts what is not finite. */
 double nb_trace_amax(const float *x, size_t n, uint64_t *nonfinite);
+
+/* Adds what the same operator did to further rows: as if it had been one call (the head runs in tiles of rows). Judges anew. */
+void nb_trace_merge(nb_trace_row *into, const nb_trace_row *from);
 
 /* Is this linear's loss more than its arithmetic has to cost? quantised: its input was. Sets row->bad. */
 void nb_trace_judge(nb_trace_row *row, bool quantised);

@@ -17,6 +17,12 @@
 /* Weight-only arithmetic has no excuse: a healthy one is beyond 40 dB. */
 #define PLAIN_SNR_DB 20.0
 
+static double decibels(nb_energy e)
+{
+    if (!isfinite(e.signal) || !isfinite(e.error)) return NAN;
+    return e.error == 0 ? INFINITY : 10 * log10(e.signal / e.error);
+}
+
 nb_agreement nb_trace_agree(const float *got, const float *want, size_t rows, size_t cols)
 {
     double sum = 0, signal = 0, error = 0;
@@ -33,9 +39,8 @@ nb_agreement nb_trace_agree(const float *got, const float *want, size_t rows, si
         signal += ww;
         error += ee;
     }
-    nb_agreement a = {rows ? sum / (double)rows : NAN, error == 0 ? INFINITY : 10 * log10(signal / error)};
+    nb_agreement a = {rows ? sum / (double)rows : NAN, decibels((nb_energy){signal, error}), {signal, error}};
     if (a.cos > 1) a.cos = 1;
-    if (!isfinite(signal) || !isfinite(error)) a.snr_db = NAN;
     if (!isfinite(a.cos)) a.cos = NAN;
     return a;
 }
@@ -94,6 +99,39 @@ void nb_trace_judge(nb_trace_row *row, bool quantised)
                 row->snr_best_db - (row->saturated > 0 || row->flushed > 0 ? SCALE_LOSS_DB : BLIND_LOSS_DB);
     else
         row->bad = row->snr_local_db < PLAIN_SNR_DB;
+}
+
+static nb_energy sum(nb_energy a, nb_energy b)
+{
+    return (nb_energy){a.signal + b.signal, a.error + b.error};
+}
+
+void nb_trace_merge(nb_trace_row *into, const nb_trace_row *from)
+{
+    const double a = (double)into->rows, b = (double)from->rows, n = a + b;
+    into->in_amax = fmax(into->in_amax, from->in_amax);
+    into->out_amax = fmax(into->out_amax, from->out_amax);
+    into->nonfinite += from->nonfinite;
+    into->clipped = (a * into->clipped + b * from->clipped) / n;
+    into->flushed = (a * into->flushed + b * from->flushed) / n;
+    into->saturated = (a * into->saturated + b * from->saturated) / n;
+    into->cos_local = (a * into->cos_local + b * from->cos_local) / n;
+    into->cos_total = (a * into->cos_total + b * from->cos_total) / n;
+    into->total = sum(into->total, from->total);
+    into->snr_total_db = decibels(into->total);
+    into->bad_input = into->bad_input || from->bad_input;
+    into->masked = into->masked || from->masked;
+    into->rows += from->rows;
+    if (!into->has_in) {
+        into->bad = into->nonfinite > 0;
+        return;
+    }
+    into->local = sum(into->local, from->local);
+    into->best = sum(into->best, from->best);
+    into->snr_local_db = decibels(into->local);
+    into->snr_best_db = decibels(into->best);
+    nb_trace_judge(into, into->quantised);
+    into->bad = into->bad || into->masked;
 }
 
 nb_trace_row *nb_trace_add(nb_trace *t)

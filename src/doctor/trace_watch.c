@@ -145,6 +145,7 @@ static void compare_total(nb_watch *w, nb_trace_row *row, const nb_tap *t, const
     }
     row->cos_total = a.cos;
     row->snr_total_db = a.snr_db;
+    row->total = a.energy;
 }
 
 /* y = x W^T with the exact model's weight, into ref [rows][n]. */
@@ -196,8 +197,10 @@ static void compare_linear(nb_watch *w, nb_exec *x, nb_trace_row *row, const nb_
     nb_agreement a = nb_trace_agree(out, ref, t->rows, n);
     row->cos_local = a.cos;
     row->snr_local_db = row->snr_best_db = a.snr_db;
+    row->local = row->best = a.energy;
     nb_trace_amax(ref, t->rows * n, &bad);
-    bool hidden = bad && !row->nonfinite && !row->bad_input; /* the stack reads a NaN as a number */
+    row->masked = bad && !row->nonfinite && !row->bad_input;
+    row->quantised = l->fp4_input && (x->arith == NB_ARITH_W4A4 || x->arith == NB_ARITH_W4A4_DYNAMIC);
     if (quantised) {
         for (size_t i = 0; x->quant_bf16 && i < t->rows * k; i++) in[i] = nb_bf16_round(in[i]);
         nb_quant_loss q = nb_trace_quant_loss(in, t->rows, k, l->input_gs);
@@ -213,11 +216,13 @@ static void compare_linear(nb_watch *w, nb_exec *x, nb_trace_row *row, const nb_
             nb_trace_quant_dynamic(in, t->rows * l->blocks, l->k, in);
             if (!exact_product(w, x, p->exact, in, t->rows, best)) goto out;
             round_all(x, best, t->rows * n);
-            row->snr_best_db = nb_trace_agree(best, ref, t->rows, n).snr_db;
+            a = nb_trace_agree(best, ref, t->rows, n);
+            row->snr_best_db = a.snr_db;
+            row->best = a.energy;
         }
     }
-    nb_trace_judge(row, l->fp4_input && (x->arith == NB_ARITH_W4A4 || x->arith == NB_ARITH_W4A4_DYNAMIC));
-    if (hidden) row->bad = true;
+    nb_trace_judge(row, row->quantised);
+    if (row->masked) row->bad = true;
 out:
     free(in);
     free(ref);
@@ -247,6 +252,20 @@ static const nb_arch_tensor *embedding_of(const nb_arch *a)
     for (size_t i = 0; i < a->n_tensors; i++)
         if (a->tensors[i].role == NB_ROLE_EMBED) return &a->tensors[i];
     return NULL;
+}
+
+/* After the layers the head runs over some rows at a time: they become one row of the trace. */
+static void join_tiles(nb_watch *w, nb_trace_row *row)
+{
+    nb_trace *t = w->t;
+    if (row->layer < (int)w->traced->cfg.n_layers || !row->module) return;
+    for (nb_trace_row *r = row; r-- > t->rows && r->layer == row->layer;) {
+        if (strcmp(r->op, row->op) != 0 || strcmp(r->module, row->module) != 0) continue;
+        nb_trace_merge(r, row);
+        free(row->module);
+        t->n--;
+        return;
+    }
 }
 
 static void compare_tap(void *ctx, nb_exec *x, const nb_tap *t)
@@ -280,6 +299,7 @@ static void compare_tap(void *ctx, nb_exec *x, const nb_tap *t)
     if (!row->module) nb_fail_nomem(&x->err, "a module name", 256);
     compare_total(w, row, t, p.exact, out, cols);
     free(out);
+    join_tiles(w, row);
 }
 
 nb_status nb_watch_new(nb_engine *exact, nb_engine *traced, nb_trace *t, nb_watch **out, nb_error *err)

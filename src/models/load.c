@@ -1,4 +1,5 @@
 /* Loading: walks the architecture's table, finds each row's stored spelling, reads and packs it. Nothing is ever defaulted. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@ typedef struct loader {
     nb_model *m;
     const nb_sink *sink;
     uint64_t done, total;
+    size_t unusable;            /* linears whose weight's global scale is no number above zero */
+    const char *first_unusable; /* one of them, the model's */
 } loader;
 
 typedef struct row_source {
@@ -82,9 +85,11 @@ static nb_status describe_linear(loader *ld, const nb_arch_tensor *row, int64_t 
         return err ? err->status : NB_ERR_FORMAT;
     if (row->blocks && (s = nb_config_int(&m->cfg, row->blocks, (int)l, 1, 1 << 20, &blocks, err))) return s;
     if ((s = nb_linear_describe(m->ckpt, module, dims[0], dims[1], src, err))) return s;
+    const bool unusable = src->format == NB_FMT_NVFP4 && !(isfinite(src->multiplier) && src->multiplier > 0);
     if (m->load.adjust && (s = m->load.adjust(m->load.ctx, m, row, l, e, src, err))) return s;
     out->module = strdup(src->module);
     if (!out->module) return nb_fail_nomem(err, "a module name", sizeof src->module);
+    if (unusable && !ld->unusable++) ld->first_unusable = out->module;
     out->n = src->n;
     out->k = src->k;
     out->blocks = (size_t)blocks;
@@ -283,6 +288,18 @@ static void warn_unused(const loader *ld)
                unused, n, first, unused > 1 ? " and others" : "");
 }
 
+/* Such a model loads, since whoever looks for the fault must be able to run it; nobody shall learn of it from the answers alone. */
+static void warn_unusable(const loader *ld)
+{
+    if (ld->unusable)
+        nb_log(ld->sink, NB_LOG_WARN,
+               "the weight's global scale is zero, negative, infinite or NaN in %zu linear%s: %s%s; nothing "
+               "right can "
+               "come of them: `nibble check` says more",
+               ld->unusable, ld->unusable > 1 ? "s" : "", ld->first_unusable,
+               ld->unusable > 1 ? " and others" : "");
+}
+
 /* All that is known without weights: config, family, cache streams. */
 static nb_status open_model(nb_model *m, const char *path, nb_error *err)
 {
@@ -321,6 +338,7 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     loader ld = {.m = m, .sink = sink, .total = nb_ckpt_bytes(m->ckpt)};
     if ((s = load_all(&ld, err))) goto out;
     warn_unused(&ld);
+    warn_unusable(&ld);
     if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
     s = m->fwd->prepare(m, err);
 out:

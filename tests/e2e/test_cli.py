@@ -235,3 +235,26 @@ def test_loading_prints_one_screen():
 def test_json_has_no_bare_nan():
     report = nb.ok("check", nb.DEMO, "--format", "json").stdout
     json.loads(report, parse_constant=lambda text: pytest.fail(text))
+
+
+@pytest.mark.parametrize("base,value", [("llama_ct", 0.0), ("llama_ct", float("nan")), ("llama_modelopt", 0.0), ("llama_modelopt", float("inf"))])
+def test_a_scale_that_is_no_number_does_not_load_silently(base, value, tmp_path):
+    """Whoever looks for the fault must be able to run the file; the load says which linear, before any answer."""
+    import shutil
+    import struct
+    import st
+    model = tmp_path / "model"
+    shutil.copytree(nb.MODELS[base], model)
+    for file in model.glob("*.safetensors"):
+        head, start = st.header(file)
+        for name, entry in head.items():
+            if name.startswith("model.layers.1.mlp.up_proj.weight_") and entry["dtype"] == "F32":
+                with open(file, "r+b") as f:
+                    f.seek(start + entry["data_offsets"][0])
+                    f.write(struct.pack("<f", value))
+    (tmp_path / "ids.json").write_text("[[1, 2, 3]]")
+    done = nb.run("eval", model, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out", "-q")
+    told = [line for line in done.stderr.splitlines() if "global scale" in line]
+    assert len(told) == 1 and "1 linear: model.layers.1.mlp.up_proj" in told[0] and "nibble check" in told[0]
+    healthy = nb.run("eval", nb.MODELS[base], "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out", "-q")
+    assert "global scale" not in healthy.stderr

@@ -220,6 +220,27 @@ def test_nan_embedding_and_head(base, ids, tmp_path):
     assert found["operator"] == "embed" and found["layer"] == -1
 
 
+def test_the_head_is_judged_for_every_token(tmp_path):
+    """One row of the trace for the head, over all rows of both prompts (the head runs over 32 at a time): the largest logit anywhere, and
+    a NaN in a row of the head counted once a token."""
+    folder = Folder("deepseek_v4_ct_nvfp4_attn", tmp_path)
+    prompts = [[(5 * i * i + 3) % 380 for i in range(70)], [1, 2, 3]]
+    (tmp_path / "ids.json").write_text(json.dumps(prompts))
+
+    def head(report):
+        rows = [r for r in report["rows"] if r["module"] == "lm_head"]
+        assert len(rows) == 1
+        return rows[0]
+    row = head(trace(folder.path, "--ids", tmp_path / "ids.json"))
+    nb.ok("eval", folder.path, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "logits")
+    assert row["out_amax"] == pytest.approx(max(float(abs(v).max()) for v in st.load(tmp_path / "logits").values()), rel=1e-6)
+    name = "lm_head.weight"
+    columns = folder.where[name][1]["shape"][1]
+    folder.put_float(name, math.nan, 7 * columns + 2)
+    report = trace(folder.path, "--ids", tmp_path / "ids.json")
+    assert bad(report, "nan_weight", name)["operator"] == "linear" and head(report)["nonfinite"] == 73
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_clip_and_its_numbers(base, ids, tmp_path):
     """An input scale 20 times too small: the row's shares and the verdict's numbers are those of the formulas."""

@@ -70,6 +70,24 @@ static void a_router_entry_beyond_the_experts(void **state)
     model_free(&m);
 }
 
+static void a_token_that_meets_one_expert_twice(void **state)
+{
+    const int64_t pair[2] = {4, 4}; /* row 3 */
+    copy(NULL, "layers.0.ffn.gate.tid2eid", 3 * 2 * 8, pair, sizeof pair);
+    const nb_finding *f = must_find(&m, "NB007", "layers.0.ffn.gate.tid2eid", NB_SEVERITY_WARNING);
+    assert_non_null(strstr(f->measured, "token 3: expert 4 twice; 1 of 384 rows"));
+    assert_int_equal(f->end - f->begin, 8);
+    nb_file file = {.fd = -1}; /* the range is that of the second slot: behind it begins row 4 */
+    int64_t there[2] = {0};
+    folder_require(nb_file_open(tempdir_path(&m.dir, "model.safetensors"), &file, NULL));
+    folder_require(nb_file_read(&file, f->begin - 8, there, 16, NULL));
+    assert_int_equal(there[0], 4);
+    assert_int_equal(there[1], 4);
+    nb_file_close(&file);
+    assert_int_equal(m.r.findings.count, 1);
+    model_free(&m);
+}
+
 static void a_drafting_block_with_a_gap(void **state)
 {
     copy("mtp.0.attn_norm.weight", NULL, 0, NULL, 0);
@@ -99,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_copy_is_healthy),
         cmocka_unit_test(a_router_entry_beyond_the_experts),
+        cmocka_unit_test(a_token_that_meets_one_expert_twice),
         cmocka_unit_test(a_drafting_block_with_a_gap),
         cmocka_unit_test(names_follow_the_checkpoints_spelling),
     };

@@ -72,6 +72,50 @@ static void test_judgement(void **state)
     assert_true(r.bad);
 }
 
+static void test_tiles(void **state)
+{
+    /* Rows of 2 and 1: the same numbers as over all three at once. */
+    const float got[] = {3, 4, 1, 0, 2, 2}, want[] = {4, 3, 1, 0, 2, 1};
+    const nb_agreement all = nb_trace_agree(got, want, 3, 2), one = nb_trace_agree(got, want, 2, 2),
+                       two = nb_trace_agree(got + 4, want + 4, 1, 2);
+    nb_trace_row a = {.rows = 2,
+                      .has_in = true,
+                      .in_amax = 4,
+                      .out_amax = 5,
+                      .clipped = 0.25,
+                      .weight_ratio = 1,
+                      .cos_local = one.cos,
+                      .cos_total = one.cos,
+                      .local = one.energy,
+                      .best = one.energy,
+                      .total = one.energy},
+                 b = {.rows = 1,
+                      .has_in = true,
+                      .in_amax = 8,
+                      .out_amax = 2,
+                      .clipped = 1,
+                      .nonfinite = 0,
+                      .weight_ratio = 1,
+                      .cos_local = two.cos,
+                      .cos_total = two.cos,
+                      .local = two.energy,
+                      .best = two.energy,
+                      .total = two.energy};
+    nb_trace_merge(&a, &b);
+    assert_int_equal(a.rows, 3);
+    assert_float_equal(a.cos_local, all.cos, 1e-12);
+    assert_float_equal(a.cos_total, all.cos, 1e-12);
+    assert_float_equal(a.snr_local_db, all.snr_db, 1e-12);
+    assert_float_equal(a.snr_total_db, all.snr_db, 1e-12);
+    assert_float_equal(a.in_amax, 8, 0);
+    assert_float_equal(a.out_amax, 5, 0);
+    assert_float_equal(a.clipped, 0.5, 1e-12);
+    assert_true(a.bad); /* 11 dB without quantised activations */
+    b.nonfinite = 2;
+    nb_trace_merge(&a, &b);
+    assert_int_equal(a.nonfinite, 2);
+}
+
 static void test_amax(void **state)
 {
     uint64_t n;
@@ -87,10 +131,8 @@ static void test_amax(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_quant_loss),
-        cmocka_unit_test(test_judgement),
-        cmocka_unit_test(test_amax),
+        cmocka_unit_test(test_agreement), cmocka_unit_test(test_quant_loss), cmocka_unit_test(test_judgement),
+        cmocka_unit_test(test_tiles),     cmocka_unit_test(test_amax),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
