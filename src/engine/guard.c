@@ -215,6 +215,7 @@ static nb_status entry_of(nb_heal *h, const nb_culprit *c, size_t *out, nb_error
         h->cap = cap;
     }
     h->list[h->n] = (nb_override){c->linear, *c->linear};
+    h->list[h->n].as.w = NULL;
     h->rung[h->n] = NB_RUNG_NONE;
     h->layer[h->n++] = c->layer;
     return NB_OK;

@@ -45,7 +45,7 @@ typedef struct nb_linear {
 /* A linear that a step computes otherwise (engine/guard.h): where `of` is called, `as` runs. Taps still speak of `of`. */
 typedef struct nb_override {
     const nb_linear *of;
-    nb_linear as; /* same shape, blocks and module */
+    nb_linear as; /* same shape, blocks and module; w NULL: the weight of `of` */
 } nb_override;
 
 /* One call: `count` linears that share the input x.

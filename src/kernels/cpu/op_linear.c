@@ -24,6 +24,12 @@ static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
     return l;
 }
 
+static const nb_packed *weight_of(const nb_exec *x, const nb_linear *l)
+{
+    const nb_linear *f = in_force(x, l);
+    return (f->w ? f->w : l->w)->block;
+}
+
 static input_kind input_of(const nb_exec *x, const nb_linear *l)
 {
     switch (l->input) {
@@ -195,7 +201,7 @@ static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
         const nb_linear *first = in_force(x, c->w[i]);
         if (!need_scale(x, first)) return;
         do {
-            w[n] = in_force(x, c->w[i + n])->w->block;
+            w[n] = weight_of(x, c->w[i + n]);
             y[n] = c->y[i + n]->f;
             ldy[n] = c->y[i + n]->cols;
             panels += w[n]->panels;
@@ -213,7 +219,7 @@ static void blocks(nb_exec *x, const nb_linear_call *c, size_t rows)
     const nb_linear *l = in_force(x, c->w[0]);
     if (!need_scale(x, l)) return;
     for (size_t b = 0; b < l->blocks; b++) {
-        const nb_packed *w = &l->w->block[b];
+        const nb_packed *w = weight_of(x, c->w[0]) + b;
         float *y = c->y[0]->f + b * w->n;
         input in = make_input(x, l, w, c->x->f + b * l->k, c->x->cols, rows, NULL, 1);
         dense_job j = {x, &w, &y, &c->y[0]->cols, 1, rows, in};
@@ -245,7 +251,7 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
         at += j->panels;
         if (p0 >= p1) continue;
         const nb_linear *l = in_force(j->x, j->w[e]);
-        const nb_packed *w = l->w->block;
+        const nb_packed *w = weight_of(j->x, j->w[e]);
         input_kind kind = input_of(j->x, l);
         size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
         for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
@@ -345,7 +351,7 @@ void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)
     if (x->err.status) return;
     for (size_t r = 0; r < x->rows.n; r++) {
         float *row = y->f + r * y->cols;
-        nb_packed_row(in_force(x, table)->w->block, x->rows.token[r], row);
+        nb_packed_row(weight_of(x, table), x->rows.token[r], row);
         nb_cpu_round(x, row, y->cols);
     }
     nb_cpu_tell(x, "embed", y, x->rows.n);

@@ -17,9 +17,10 @@
 #include "engine/core.h"
 
 #define SERVE_MODELS NB_TEST_DATA "/fixtures/models/"
-enum { SERVE_TOKENS = 320, SERVE_TEXT = 8192, SERVE_SEQS = 16, SERVE_CONTEXT = 256 };
+enum { SERVE_TOKENS = 400, SERVE_TEXT = 8192, SERVE_SEQS = 16, SERVE_CONTEXT = 400 };
 
 static size_t serve_threads = 2; /* a test of many small engines takes one */
+static size_t serve_blocks;      /* of the cache; 0: as many as could ever be needed */
 
 typedef struct serve {
     nb_engine *e;
@@ -67,6 +68,7 @@ static inline nb_engine *serve_engine(const char *path, nb_arith arith, size_t r
                            .max_seqs = SERVE_SEQS,
                            .max_context = SERVE_CONTEXT,
                            .max_rows = rows,
+                           .kv_blocks = serve_blocks,
                            .prefix_cache = true};
     if (nb_engine_new(path, &o, sink, &e, &err) != NB_OK) fail_msg("%s: %s", path, err.cause);
     return e;

@@ -94,12 +94,88 @@ static void demo(void **unused)
     serve_stop(&s);
 }
 
+/* A cache for a few sequences: those that came last lose theirs, wait and compute it again. */
+static void preempted(void **unused)
+{
+    const char *path = SERVE_MODELS "deepseek_v4_modelopt";
+    serve s;
+    nb_core_stats st;
+    nb_engine *e = serve_engine(path, NB_ARITH_BF16, 64, NULL);
+    make_specs(nb_engine_model(e)->vocab);
+    for (size_t i = 0; i < N; i++) {
+        specs[i].max_tokens = 40 + i;
+        assert_true(serve_alone(e, &specs[i], &want[i]));
+    }
+    nb_engine_free(e);
+    for (int full = 0; full < 2; full++) {
+        serve_blocks = 25; /* one sequence's worst case is 25 blocks of 16 */
+        nb_core_options o = serve_options(&s, 16);
+        if (!full) o.sched.reserve = NB_RESERVE_PROMPT;
+        for (size_t i = 0; i < N; i++) specs[i].open_ended = full;
+        serve_start_with(&s, path, NB_ARITH_BF16, 16, &o);
+        serve_blocks = 0;
+        serve_all(&s, specs, have, N);
+        for (size_t i = 0; i < N; i++) serve_same_tokens(&have[i], &want[i], "preempted");
+        nb_core_read(s.core, &st);
+        assert_true(full || st.preemptions > 0);
+        serve_stop(&s);
+    }
+}
+
+/* More tokens than an open-ended request has room for at first. */
+static void long_answer(void **unused)
+{
+    const char *path = SERVE_MODELS "llama_modelopt";
+    serve s;
+    nb_engine *e = serve_engine(path, NB_ARITH_BF16, 64, NULL);
+    make_specs(nb_engine_model(e)->vocab);
+    nb_request_spec q = serve_spec(prompts[3], 5, SERVE_CONTEXT - 5);
+    q.open_ended = true;
+    assert_true(serve_alone(e, &q, &want[0]));
+    nb_engine_free(e);
+    serve_start(&s, path, NB_ARITH_BF16, 16);
+    serve_all(&s, &q, have, 1);
+    assert_int_equal(have[0].n, SERVE_CONTEXT - 5);
+    serve_same_tokens(&have[0], &want[0], "a long answer");
+    serve_stop(&s);
+}
+
+/* A prompt that came before costs its last tokens alone; under another salt it is another. */
+static void prompt_again(void **unused)
+{
+    static const char *const paths[] = {SERVE_MODELS "llama_modelopt", SERVE_MODELS "deepseek_v4_modelopt"};
+    for (size_t m = 0; m < 2; m++) {
+        serve s;
+        nb_core_stats st;
+        uint32_t prompt[100];
+        for (uint32_t i = 0; i < 100; i++) prompt[i] = (i * 17 + 3) % 250;
+        nb_request_spec q = serve_spec(prompt, 100, 20);
+        serve_start(&s, paths[m], NB_ARITH_BF16, 32);
+        serve_all(&s, &q, &have[0], 1);
+        assert_int_equal(have[0].cached, 0);
+        serve_all(&s, &q, &have[1], 1);
+        assert_true(have[1].cached >= 80);
+        serve_same_tokens(&have[1], &have[0], "a prompt again");
+        q.cache_salt = "mine";
+        serve_all(&s, &q, &have[2], 1);
+        assert_int_equal(have[2].cached, 0);
+        serve_same_tokens(&have[2], &have[0], "a prompt under a salt");
+        nb_core_read(s.core, &st);
+        assert_int_equal(st.prefix_queries, 300);
+        assert_int_equal(st.prefix_hits, have[1].cached);
+        assert_int_equal(st.prompt_tokens, 300);
+        assert_int_equal(st.prompt_cached, have[1].cached);
+        assert_int_equal(st.generation_tokens, 60);
+        assert_int_equal(nb_core_iteration_tokens(s.core)->total, st.steps);
+        serve_stop(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),
-        cmocka_unit_test(deepseek),
-        cmocka_unit_test(demo),
+        cmocka_unit_test(llama),     cmocka_unit_test(deepseek),    cmocka_unit_test(demo),
+        cmocka_unit_test(preempted), cmocka_unit_test(long_answer), cmocka_unit_test(prompt_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

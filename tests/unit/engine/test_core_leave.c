@@ -79,7 +79,7 @@ static void cancelled_within_a_step(void **unused)
 static void slow_reader(void **unused)
 {
     serve s;
-    nb_request_spec slow = serve_spec(prompt, 4, 220), quick = serve_spec(prompt, 6, 100);
+    nb_request_spec slow = serve_spec(prompt, 4, 380), quick = serve_spec(prompt, 6, 100);
     static answer a, b, want;
     nb_engine *e = serve_engine(MODEL, NB_ARITH_BF16, 16, NULL);
     assert_true(serve_alone(e, &slow, &want));
@@ -94,7 +94,7 @@ static void slow_reader(void **unused)
     nb_core_stats st;
     nb_core_read(s.core, &st);
     assert_int_equal(st.running, 1);
-    assert_true(st.generation_tokens < 500 + 220); /* it stands still */
+    assert_true(st.generation_tokens < 500 + 380); /* it stands still */
     uint64_t steps = st.steps;
     struct timespec nap = {.tv_nsec = 100000000};
     nanosleep(&nap, NULL);

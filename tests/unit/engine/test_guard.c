@@ -214,13 +214,101 @@ static void nan_embeddings(void **unused)
     assert_true(each_tensor(nan_embedding) >= 2);
 }
 
+static void poke_bf16(tempdir *t, const char *tensor, uint16_t value)
+{
+    broken_poke(t, tensor, 0, &value, 2, NULL);
+}
+
+/* Streams of a broken folder, all healed by this rung of one linear and no other. */
+static void all_healed_by(const char *path, nb_arith arith, const char *rung, const char *module)
+{
+    serve s;
+    nb_guard_count counts[8];
+    alone_on(path, arith, broken, sound);
+    assert_int_equal(affected(), STREAMS);
+    serve_start(&s, path, arith, 16);
+    serve_all(&s, specs, have, STREAMS);
+    for (size_t i = 0; i < STREAMS; i++) {
+        if (have[i].finish != NB_FINISH_LENGTH) fail_msg("%s", have[i].error.cause);
+        assert_int_equal(have[i].n, 6);
+        assert_int_equal(have[i].cached, 0); /* what was healed is not shared */
+    }
+    assert_int_equal(nb_core_guard(s.core, counts, 8), 1);
+    assert_string_equal(counts[0].rung, rung);
+    assert_string_equal(counts[0].module, module);
+    assert_string_equal(counts[0].operator_name, "linear");
+    assert_int_equal(counts[0].count, STREAMS);
+    assert_non_null(strstr(s.last_line, module));
+    serve_stop(&s);
+}
+
+/* Zeros under a scale so large that the row's own scale times it is infinite, and 0 times that a NaN; without the row's scale
+ * the sum is 0. 0x4974 is 1e6 in BF16: 1e6 / 2688 * 3e38 passes F32. */
+static void exact_rung(void **unused)
+{
+    tempdir t;
+    const float huge = 3e38f;
+    static const uint8_t zeros[1 << 16];
+    broken_copy(&t, SERVE_MODELS "llama_modelopt");
+    nb_ckpt *c = NULL;
+    assert_int_equal(nb_ckpt_open(t.path, NULL, NULL, &c, NULL), NB_OK);
+    const nb_tensor_info *scale = nb_ckpt_find(c, "model.layers.0.self_attn.q_proj.weight_scale");
+    size_t n = scale->end - scale->begin;
+    nb_ckpt_close(c);
+    assert_true(n <= sizeof zeros);
+    broken_poke(&t, "model.layers.0.self_attn.q_proj.weight_scale", 0, zeros, n, NULL);
+    broken_poke(&t, "model.layers.0.self_attn.q_proj.weight_scale_2", 0, &huge, 4, NULL);
+    for (size_t i = 0; i < 8; i++) {
+        const uint16_t million = 0x4974;
+        broken_poke(&t, "model.layers.0.input_layernorm.weight", 2 * i, &million, 2, NULL);
+    }
+    all_healed_by(t.path, NB_ARITH_W4A4_DYNAMIC, "exact", "model.layers.0.self_attn.q_proj");
+    tempdir_remove(&t);
+}
+
+/* Inputs of 1e36 times codes and block scales pass F32 before the small global scale is applied; weights that have it in them do
+ * not. */
+static void bf16_rung(void **unused)
+{
+    tempdir t;
+    broken_copy(&t, SERVE_MODELS "llama_lm_head");
+    poke_bf16(&t, "model.norm.weight", 0x7B41); /* 1.002e36 */
+    all_healed_by(t.path, NB_ARITH_EXACT, "bf16", "lm_head");
+    tempdir_remove(&t);
+}
+
+/* Without the guard an affected request fails as well, and no cause is looked for. */
+static void guard_off(void **unused)
+{
+    tempdir t;
+    serve s;
+    const uint8_t nan = 0x7F;
+    nb_guard_count count;
+    broken_copy(&t, SERVE_MODELS "llama_modelopt");
+    broken_poke(&t, "model.layers.1.mlp.down_proj.weight_scale", 1, &nan, 1, NULL);
+    make_specs(200);
+    nb_core_options o = serve_options(&s, 16);
+    o.guard = false;
+    serve_start_with(&s, t.path, NB_ARITH_BF16, 16, &o);
+    serve_all(&s, specs, have, STREAMS);
+    for (size_t i = 0; i < STREAMS; i++) {
+        assert_int_equal(have[i].finish, NB_FINISH_ERROR);
+        assert_non_null(strstr(have[i].error.cause, "non-finite logits"));
+        assert_int_equal(have[i].n, 0);
+    }
+    assert_int_equal(nb_core_guard(s.core, &count, 1), 0);
+    serve_stop(&s);
+    tempdir_remove(&t);
+}
+
 int main(void)
 {
     serve_threads = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nan_bytes),        cmocka_unit_test(poisoned_inputs),
         cmocka_unit_test(infinite_globals), cmocka_unit_test(nan_parameters),
-        cmocka_unit_test(nan_embeddings),
+        cmocka_unit_test(nan_embeddings),   cmocka_unit_test(exact_rung),
+        cmocka_unit_test(bf16_rung),        cmocka_unit_test(guard_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
