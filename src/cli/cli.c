@@ -21,6 +21,17 @@ int nb_cli_usage(const char *verb, const char *fmt, ...)
     return NB_EXIT_USAGE;
 }
 
+int nb_cli_bad_option(const char *verb, int code, char **argv)
+{
+    const char *word = argv[optind - 1];
+    char letter[3] = {'-', (char)optopt, '\0'};
+    const bool is_long = strncmp(word, "--", 2) == 0 && (optopt == 0 || optopt > 255 || optopt < ' ');
+    if (!is_long && optopt > ' ' && optopt < 127) word = letter; /* one of a cluster, perhaps */
+    if (code == ':') return nb_cli_usage(verb, "%s needs a value", word);
+    if (is_long && optopt) return nb_cli_usage(verb, "%s takes no value", word);
+    return nb_cli_usage(verb, "there is no option '%s' here", word);
+}
+
 int nb_cli_fail(const nb_error *err)
 {
     char line[2048];
@@ -50,7 +61,8 @@ bool nb_cli_real(const char *text, double *out)
 }
 
 const char nb_cli_model_help[] =
-    "  --arith A           exact, bf16, int8, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised linears "
+    "  --arith A           exact, bf16, int8, w4a4, w4a4-dynamic or auto (bf16): how inputs of quantised "
+    "linears "
     "are treated\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
     "  --quant-input D     f32 (default) or bf16: what w4a4's quantiser receives; GPU kernels receive bf16\n"
@@ -61,10 +73,12 @@ const char nb_cli_model_help[] =
     "  --kernels K         auto (default), or generic: the plain references\n"
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
     "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
-    "  --format F          text (default) or json: JSON alone on stdout\n"
+    "  --format F          text (default) or json: JSON alone on stdout; on an error nothing there, the "
+    "reason on "
+    "stderr\n"
     "  -q, --quiet         no progress and notes\n";
 
-int nb_cli_model_option(const char *verb, int code, nb_cli_model *m)
+int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m)
 {
     uint64_t v;
     switch (code) {
@@ -92,7 +106,7 @@ int nb_cli_model_option(const char *verb, int code, nb_cli_model *m)
         return NB_EXIT_OK;
     case 'q': m->quiet = true; return NB_EXIT_OK;
     case 'h': m->help = true; return NB_EXIT_OK;
-    default: return nb_cli_usage(verb, "unknown option, or one without its argument");
+    default: return nb_cli_bad_option(verb, code, argv);
     }
 }
 
@@ -129,7 +143,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
     if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
     m->dir = argv[optind];
     if (!arith_of(arith, &out->arith))
-        return nb_cli_usage(verb, "--arith is exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'", arith);
+        return nb_cli_usage(verb, "--arith is exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'",
+                            arith);
     if (m->scales && strcmp(m->scales, "dynamic") == 0 && out->arith == NB_ARITH_W4A4)
         out->arith = NB_ARITH_W4A4_DYNAMIC; /* its name, wherever the arithmetic is printed */
     nb_cpu cpu;

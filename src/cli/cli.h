@@ -11,6 +11,8 @@ enum { NB_EXIT_OK = 0, NB_EXIT_FAILED = 1, NB_EXIT_USAGE = 64 };
 
 /* Prints "nibble VERB: message (see nibble VERB --help)" on stderr; returns NB_EXIT_USAGE. verb may be NULL. */
 int nb_cli_usage(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same for what getopt_long did not take (code ':' or '?', with an option string that begins with ':'): names it. */
+int nb_cli_bad_option(const char *verb, int code, char **argv);
 /* Prints a library error on stderr; returns NB_EXIT_FAILED. */
 int nb_cli_fail(const nb_error *err);
 
@@ -50,8 +52,8 @@ enum { NB_OPT_MODEL = 1000 };
 /* Their help text. */
 extern const char nb_cli_model_help[];
 
-/* Handles one option code. Returns NB_EXIT_OK, or the exit code after having printed why. */
-int nb_cli_model_option(const char *verb, int code, nb_cli_model *m);
+/* Handles one option code, or what getopt_long rejected (argv names it). Returns NB_EXIT_OK, or the exit code after having printed why. */
+int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m);
 /* Takes DIR from the remaining arguments (exactly one) and fills the arithmetic: `auto` is bf16 in this build. */
 int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
                         nb_llm_options *out);

@@ -166,11 +166,11 @@ int nb_cmd_bench(int argc, char **argv)
     int code, rc;
     optind = 1;
     opterr = 0;
-    while ((code = getopt_long(argc, argv, "qh", options, NULL)) != -1) {
+    while ((code = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
         if (code == OPT_PROMPT || code == OPT_TOKENS) {
             if (!nb_cli_number(optarg, 1, 1 << 20, code == OPT_PROMPT ? &prompt : &tokens))
                 return nb_cli_usage("bench", "'%s' is not a number of tokens", optarg);
-        } else if ((rc = nb_cli_model_option("bench", code, &model))) {
+        } else if ((rc = nb_cli_model_option("bench", code, argv, &model))) {
             return rc;
         }
     }

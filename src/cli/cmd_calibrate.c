@@ -25,6 +25,7 @@ static const char usage[] =
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
     "  --format F          text (default) or json: JSON alone on stdout\n"
     "  -q, --quiet         no progress and notes\n\n"
+    "Exit status: 0 measured, 1 failed, 64 usage.\n\n"
     "examples:\n"
     "  nibble calibrate models/demo -o ranges.safetensors\n"
     "  nibble run models/demo --arith w4a4 --scales ranges.safetensors -p 'What is 12 + 30?'\n";
@@ -63,7 +64,7 @@ int nb_cmd_calibrate(int argc, char **argv)
     int code, rc;
     optind = 1;
     opterr = 0;
-    while ((code = getopt_long(argc, argv, "o:qh", options, NULL)) != -1) {
+    while ((code = getopt_long(argc, argv, ":o:qh", options, NULL)) != -1) {
         switch (code) {
         case 'o': o.out = optarg; break;
         case OPT_DATA: o.data = optarg; break;
@@ -73,7 +74,7 @@ int nb_cmd_calibrate(int argc, char **argv)
             o.rows = v;
             break;
         default:
-            if ((rc = nb_cli_model_option("calibrate", code, &model))) return rc;
+            if ((rc = nb_cli_model_option("calibrate", code, argv, &model))) return rc;
         }
     }
     if (model.help) {

@@ -98,7 +98,7 @@ int nb_cmd_check(int argc, char **argv)
     }
     optind = 1;
     opterr = 0;
-    for (int o; (o = getopt_long(argc, argv, "qh", options, NULL)) != -1;) {
+    for (int o; (o = getopt_long(argc, argv, ":qh", options, NULL)) != -1;) {
         switch (o) {
         case OPT_FORMAT:
             json = strcmp(optarg, "json") == 0;
@@ -115,9 +115,9 @@ int nb_cmd_check(int argc, char **argv)
                 goto out;
             }
             if (o == OPT_EXPLAIN)
-                explain = optarg;
+                explain = nb_rule_find(optarg)->code;
             else
-                ignored[n_ignored++] = optarg;
+                ignored[n_ignored++] = nb_rule_find(optarg)->code;
             break;
         case OPT_TP: {
             char *end;
@@ -133,10 +133,7 @@ int nb_cmd_check(int argc, char **argv)
         case OPT_WARMUP: wanted.run = true; break;
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); goto out;
-        default:
-            code =
-                nb_cli_usage("check", "unknown option '%s', or one without its argument", argv[optind - 1]);
-            goto out;
+        default: code = nb_cli_bad_option("check", o, argv); goto out;
         }
     }
     if (rules || explain) {

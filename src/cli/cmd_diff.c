@@ -77,7 +77,7 @@ int nb_cmd_diff(int argc, char **argv)
     double tolerance = 0.05;
     optind = 1;
     opterr = 0;
-    for (int o; (o = getopt_long(argc, argv, "qh", options, NULL)) != -1;) {
+    for (int o; (o = getopt_long(argc, argv, ":qh", options, NULL)) != -1;) {
         switch (o) {
         case OPT_FORMAT:
             json = strcmp(optarg, "json") == 0;
@@ -90,8 +90,7 @@ int nb_cmd_diff(int argc, char **argv)
             break;
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); return NB_EXIT_OK;
-        default:
-            return nb_cli_usage("diff", "unknown option '%s', or one without its argument", argv[optind - 1]);
+        default: return nb_cli_bad_option("diff", o, argv);
         }
     }
     if (argc - optind != 2) return nb_cli_usage("diff", "give two folders, or two trace files");

@@ -23,6 +23,7 @@ static const char usage[] =
     "included, the argmax?\n\n";
 
 static const char examples[] =
+    "\nExit status: 0 evaluated (whatever came out), 1 failed, 64 usage.\n"
     "\nexamples:\n"
     "  echo '[[0, 17, 42]]' > ids.json; nibble eval models/demo --ids ids.json --logits out.safetensors\n"
     "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"12 + 30 =\"}], \"reply\": \"42\"}' > "
@@ -63,7 +64,7 @@ int nb_cmd_eval(int argc, char **argv)
     uint64_t v;
     optind = 1;
     opterr = 0;
-    while ((code = getopt_long(argc, argv, "qh", options, NULL)) != -1) {
+    while ((code = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
         switch (code) {
         case OPT_IDS: e.ids_file = optarg; break;
         case OPT_LOGITS: e.logits_file = optarg; break;
@@ -81,7 +82,7 @@ int nb_cmd_eval(int argc, char **argv)
                 e.window = v;
             break;
         default:
-            if ((rc = nb_cli_model_option("eval", code, &model))) return rc;
+            if ((rc = nb_cli_model_option("eval", code, argv, &model))) return rc;
         }
     }
     if (model.help) {

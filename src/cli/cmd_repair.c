@@ -111,7 +111,7 @@ static int split_rules(const char *list, request *r, const char **rules, size_t 
         if (!nb_rule_find(rule))
             return nb_cli_usage("repair", "there is no rule '%s'; nibble check --rules lists them", rule);
         if (r->opt.n_only == cap) return nb_cli_usage("repair", "--only names a rule more than once");
-        rules[r->opt.n_only++] = rule;
+        rules[r->opt.n_only++] = nb_rule_find(rule)->code;
     }
     if (!r->opt.n_only) return nb_cli_usage("repair", "--only takes rules: NB101,NB107");
     return NB_EXIT_OK;
@@ -134,7 +134,7 @@ static int parse(int argc, char **argv, request *r, const char **rules, size_t c
     optind = 1;
     opterr = 0;
     r->opt.dequant = dequant;
-    for (int o; (o = getopt_long(argc, argv, "o:qh", options, NULL)) != -1;) {
+    for (int o; (o = getopt_long(argc, argv, ":o:qh", options, NULL)) != -1;) {
         switch (o) {
         case 'o': r->opt.out = optarg; break;
         case OPT_FORMAT:
@@ -159,9 +159,7 @@ static int parse(int argc, char **argv, request *r, const char **rules, size_t c
             r->dir = NULL;
             r->opt.out = NULL;
             return NB_EXIT_OK;
-        default:
-            return nb_cli_usage("repair", "unknown option '%s', or one without its argument",
-                                argv[optind - 1]);
+        default: return nb_cli_bad_option("repair", o, argv);
         }
     }
     if (optind >= argc) return nb_cli_usage("repair", "which model? Give its folder");

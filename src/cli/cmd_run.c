@@ -23,6 +23,7 @@ static const char usage[] =
     "  --top-k K, --top-p P, --min-p P, --seed N\n\n";
 
 static const char examples[] =
+    "\nExit status: 0 answered, 1 failed, 64 usage.\n"
     "\nexamples:\n"
     "  nibble run models/demo -p 'What is 12 + 30?'\n"
     "  nibble run models/demo -p 'Repeat 60 20 91 0.' -p 'Sort these numbers: 33 76'\n"
@@ -256,10 +257,15 @@ int nb_cmd_run(int argc, char **argv)
     if (!prompts || !r.messages) goto out;
     optind = 1;
     opterr = 0;
-    while ((code = getopt_long(argc, argv, "p:s:n:qh", options, NULL)) != -1) {
+    while ((code = getopt_long(argc, argv, ":p:s:n:qh", options, NULL)) != -1) {
         rc = NB_EXIT_OK;
         switch (code) {
-        case 'p': prompts[n_prompts++] = optarg; break;
+        case 'p':
+            if (*optarg)
+                prompts[n_prompts++] = optarg;
+            else
+                rc = nb_cli_usage("run", "-p is empty: give a message, or leave -p out to chat");
+            break;
         case 's': r.system = optarg; break;
         case OPT_RAW: r.raw = true; break;
         case OPT_THINKING: r.thinking = true; break;
@@ -278,7 +284,7 @@ int nb_cmd_run(int argc, char **argv)
             if (!sampling_option(code, &r.sampling))
                 rc = nb_cli_usage("run", "'%s' is not a number that this option takes", optarg);
             break;
-        default: rc = nb_cli_model_option("run", code, &model);
+        default: rc = nb_cli_model_option("run", code, argv, &model);
         }
         if (rc != NB_EXIT_OK) goto out;
     }

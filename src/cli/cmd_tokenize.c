@@ -25,7 +25,8 @@ static const char usage[] =
     "      --decode        the other way: id arrays in, JSON strings out; bytes that are not UTF-8 come out "
     "as U+FFFD\n"
     "      --skip-special  with --decode: leave special tokens out\n"
-    "      --chat          chat requests in, {\"messages\", \"tools\"?, \"documents\"?, \"add_generation_prompt\"?, "
+    "      --chat          chat requests in, {\"messages\", \"tools\"?, \"documents\"?, "
+    "\"add_generation_prompt\"?, "
     "\"continue_final_message\"?,\n"
     "                      \"chat_template_kwargs\"?}, rendered by the folder's chat template;\n"
     "                      {\"prompt\", \"ids\"} or {\"error\"} out\n"
@@ -221,7 +222,7 @@ static int parse_options(int argc, char **argv, options *o)
                                           {0}};
     opterr = 0;
     optind = 1;
-    for (int code; (code = getopt_long(argc, argv, "h", table, NULL)) != -1;) {
+    for (int code; (code = getopt_long(argc, argv, ":h", table, NULL)) != -1;) {
         switch (code) {
         case ADD_SPECIAL: o->add_special = true; break;
         case DECODE: o->decode = true; break;
@@ -232,8 +233,7 @@ static int parse_options(int argc, char **argv, options *o)
                 return nb_cli_usage(verb, "--format is text or json, not '%s'", optarg);
             break;
         case 'h': o->help = true; return NB_EXIT_OK;
-        default:
-            return nb_cli_usage(verb, "unknown option '%s', or one without its argument", argv[optind - 1]);
+        default: return nb_cli_bad_option(verb, code, argv);
         }
     }
     if (optind == argc) return nb_cli_usage(verb, "which tokenizer? Give its folder");

@@ -29,10 +29,12 @@ static const char usage[] =
     "      --seed S        which (default 0)\n"
     "      --format html   one self-contained page: layers by operators, the worst, the verdict\n\n";
 
-static const char examples[] = "\nexamples:\n"
-                               "  nibble trace models/demo -p 'What is 12 + 30?' --as vllm-cutlass\n"
-                               "  nibble trace models/demo --arith w4a4 --format html > trace.html\n"
-                               "  nibble trace models/demo --module '*attn*' --amax 8 --as vllm-flashinfer\n";
+static const char examples[] =
+    "\nExit status: 0 traced (whatever came out: the verdict says it), 1 failed, 64 usage.\n"
+    "\nexamples:\n"
+    "  nibble trace models/demo -p 'What is 12 + 30?' --as vllm-cutlass\n"
+    "  nibble trace models/demo --arith w4a4 --format html > trace.html\n"
+    "  nibble trace models/demo --module '*attn*' --amax 8 --as vllm-flashinfer\n";
 
 enum { OPT_RAW = 1, OPT_IDS, OPT_AS, OPT_CAST, OPT_MODULE, OPT_AMAX, OPT_ROWS, OPT_SEED };
 
@@ -58,11 +60,14 @@ typedef struct trace {
 } trace;
 
 /* One of trace's own options. */
-static int own_option(trace *t, int code)
+static int own_option(trace *t, int code, char **argv)
 {
     uint64_t v;
     switch (code) {
-    case 'p': t->prompts[t->n_prompts++] = optarg; return NB_EXIT_OK;
+    case 'p':
+        if (!*optarg) return nb_cli_usage("trace", "-p is empty: give a message, or leave -p out");
+        t->prompts[t->n_prompts++] = optarg;
+        return NB_EXIT_OK;
     case OPT_RAW: t->raw = true; return NB_EXIT_OK;
     case OPT_IDS: t->ids = optarg; return NB_EXIT_OK;
     case OPT_AS:
@@ -90,7 +95,7 @@ static int own_option(trace *t, int code)
     case OPT_SEED:
         if (nb_cli_number(optarg, 0, UINT64_MAX, &t->probe.seed)) return NB_EXIT_OK;
         return nb_cli_usage("trace", "--seed takes a number, not '%s'", optarg);
-    default: return nb_cli_model_option("trace", code, &t->model);
+    default: return nb_cli_model_option("trace", code, argv, &t->model);
     }
 }
 
@@ -190,8 +195,8 @@ int nb_cmd_trace(int argc, char **argv)
     }
     optind = 1;
     opterr = 0;
-    while (rc == NB_EXIT_OK && (code = getopt_long(argc, argv, "p:qh", options, NULL)) != -1)
-        rc = own_option(&t, code);
+    while (rc == NB_EXIT_OK && (code = getopt_long(argc, argv, ":p:qh", options, NULL)) != -1)
+        rc = own_option(&t, code, argv);
     if (rc != NB_EXIT_OK) goto out;
     if (t.model.help) {
         printf("%s%s%s", usage, nb_cli_model_help, examples);

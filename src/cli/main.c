@@ -33,8 +33,50 @@ static void help(FILE *to)
           "hub cache.\n"
           "\n  nibble check models/demo\n"
           "  nibble run models/demo -p 'What is the capital of France?'\n"
-          "\nnibble VERB --help says more; nibble --version tells the version.\n",
+          "\nnibble help VERB says more; nibble --version tells the version.\n",
           to);
+}
+
+/* How many letters must be changed, added, left out or exchanged with the next to make b of a; more than 15 letters: 16. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MOST = 16 };
+    size_t d[MOST + 1][MOST + 1], n = strlen(a), m = strlen(b);
+    if (n >= MOST || m >= MOST) return MOST;
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t k = 0; k <= m; k++) {
+            if (!i || !k) {
+                d[i][k] = i + k;
+                continue;
+            }
+            size_t best = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
+            if (d[i - 1][k] + 1 < best) best = d[i - 1][k] + 1;
+            if (d[i][k - 1] + 1 < best) best = d[i][k - 1] + 1;
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1] && d[i - 2][k - 2] + 1 < best)
+                best = d[i - 2][k - 2] + 1;
+            d[i][k] = best;
+        }
+    }
+    return d[n][m];
+}
+
+/* The number of the verb of this name; N_VERBS: none. */
+static size_t verb_of(const char *name)
+{
+    size_t i = 0;
+    while (i < N_VERBS && strcmp(name, verbs[i].name) != 0) i++;
+    return i;
+}
+
+static int no_verb(const char *name)
+{
+    size_t near = 0;
+    for (size_t i = 1; i < N_VERBS; i++) {
+        if (distance(name, verbs[i].name) < distance(name, verbs[near].name)) near = i;
+    }
+    if (distance(name, verbs[near].name) <= 2)
+        return nb_cli_usage(NULL, "there is no verb '%s'; did you mean %s?", name, verbs[near].name);
+    return nb_cli_usage(NULL, "there is no verb '%s'", name);
 }
 
 static int dispatch(int argc, char **argv)
@@ -42,6 +84,11 @@ static int dispatch(int argc, char **argv)
     if (argc < 2) {
         help(stderr);
         return NB_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) {
+        const size_t i = verb_of(argv[2]);
+        char flag[] = "--help", *words[] = {argv[2], flag, NULL};
+        return i < N_VERBS ? verbs[i].run(2, words) : no_verb(argv[2]);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         help(stdout);
@@ -51,9 +98,8 @@ static int dispatch(int argc, char **argv)
         puts("nibble " NB_VERSION);
         return NB_EXIT_OK;
     }
-    for (size_t i = 0; i < N_VERBS; i++)
-        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
-    return nb_cli_usage(NULL, "there is no verb '%s'", argv[1]);
+    const size_t i = verb_of(argv[1]);
+    return i < N_VERBS ? verbs[i].run(argc - 1, argv + 1) : no_verb(argv[1]);
 }
 
 int main(int argc, char **argv)

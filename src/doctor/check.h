@@ -152,7 +152,7 @@ typedef struct nb_rule {
 
 extern const nb_rule nb_rules[];
 extern const size_t nb_rules_count;
-/* NULL: no such rule. */
+/* By its code, in any case ("nb104"). NULL: no such rule. */
 const nb_rule *nb_rule_find(const char *code);
 
 typedef struct nb_check_result {

@@ -54,6 +54,11 @@ static bool chosen(const nb_repair_options *opt, const char *rule)
     return !opt->n_only;
 }
 
+bool nb_plan_chosen(const nb_plan *p, const char *rule)
+{
+    return chosen(p->opt, rule);
+}
+
 static bool has_fix(const char *rule)
 {
     for (size_t i = 0; i < sizeof fixes / sizeof *fixes; i++) {

@@ -170,10 +170,13 @@ static nb_status stand_in(const nb_plan *p, const nb_module *m, bool input, floa
         *out = top;
         return NB_OK;
     }
+    /* Of what is fused with the other experts' projections, too: gate and up that both lack one get the same number. */
     for (unsigned e = 0; next_expert(p, m, &e, &q);) {
-        if (q == m) continue;
-        if ((st = healthy(p, q, input, &v, &yes, err))) return st;
-        if (yes && v > top) top = v;
+        for (size_t i = 0, n = nb_plan_siblings(p, q, fused); i < n; i++) {
+            if (fused[i] == m) continue;
+            if ((st = healthy(p, fused[i], input, &v, &yes, err))) return st;
+            if (yes && v > top) top = v;
+        }
     }
     if (top > 0)
         *how = input ? "filled with the largest input scale of the layer's other experts: a guess, not a "
@@ -205,6 +208,24 @@ static nb_status put(nb_plan *p, const nb_module *m, bool input, float multiplie
     return NB_OK;
 }
 
+/* True when a fused sibling keeps another usable scale, so that filling in this one makes a fault of two scales (NB107). */
+static nb_status clashes(const nb_plan *p, const nb_module *m, bool input, float fill, bool *yes,
+                         nb_error *err)
+{
+    const nb_module *fused[3];
+    nb_status st = NB_OK;
+    *yes = false;
+    for (size_t i = 0, n = nb_plan_siblings(p, m, fused); i < n && st == NB_OK; i++) {
+        const nb_tensor_info *t = part(fused[i], input);
+        float v;
+        if (fused[i] == m || !t) continue;
+        st = nb_plan_value(p, t, &v, err);
+        v = nb_as_multiplier(fused[i], v);
+        *yes = *yes || (st == NB_OK && nb_repair_usable(v) && fabsf(v / fill - 1) > 1e-6f);
+    }
+    return st;
+}
+
 nb_status nb_fix_globals(nb_plan *p, const nb_finding *f, nb_error *err)
 {
     for (size_t i = 0; i < f->n_tensors; i++) {
@@ -224,9 +245,18 @@ nb_status nb_fix_globals(nb_plan *p, const nb_finding *f, nb_error *err)
             continue; /* mended by what is better */
         const char *how;
         float v;
+        bool mixed = false;
         nb_status st = stand_in(p, m, input, &v, &how, err);
-        if (st == NB_OK && how) st = put(p, m, input, v, err);
+        if (st == NB_OK && how && !nb_plan_chosen(p, "NB107")) st = clashes(p, m, input, v, &mixed, err);
+        if (st == NB_OK && how && !mixed) st = put(p, m, input, v, err);
         if (st != NB_OK) return st;
+        if (mixed) {
+            nb_repair_note(
+                &p->refused, f->rule, f->tensors[i], -1, "%s",
+                "its fused siblings would have another scale, a fault that loaders make worse: name "
+                "NB107 in --only, too");
+            continue;
+        }
         if (how)
             nb_repair_note(&p->applied, f->rule, f->tensors[i], -1, "%s", how);
         else

@@ -133,6 +133,8 @@ nb_status nb_fix_index(nb_plan *p, const nb_finding *f, nb_error *err);     /* N
 nb_status nb_fix_config(nb_plan *p, const nb_finding *f,
                         nb_error *err); /* NB201 to NB211: what is to be rewritten */
 
+/* True when findings of this rule are to be mended (--only). */
+bool nb_plan_chosen(const nb_plan *p, const char *rule);
 /* The modules that loaders fuse with m, m among them, all NVFP4; at most 3. */
 size_t nb_plan_siblings(const nb_plan *p, const nb_module *m, const nb_module *out[3]);
 

@@ -254,10 +254,60 @@ static void report_unlabelled(const nb_check *c, size_t n, nb_findings *out)
                      E(FINE, "input scales are not read"), E(FINE, "input scales are not read"));
 }
 
+/* The name with its expert's number left out: what the experts of a layer have in common. */
+static bool expert_key(const char *module, nb_buf *out)
+{
+    const char *number = nb_is_expert(module) ? strstr(module, "experts.") + strlen("experts.") : NULL;
+    nb_buf_clear(out);
+    if (number)
+        nb_buf_addf(out, "%.*s#%s", (int)(number - module), module, number + strspn(number, "0123456789"));
+    return number != NULL;
+}
+
+/* Modules from which `repair` can take a missing input scale: other experts' projections with a usable one, and any module with
+ * one, by its name. text holds the keys of experts; its room is taken at once, since the map borrows them. */
+static bool index_donors(const nb_check *c, nb_map *donors, nb_buf *key, nb_buf *text)
+{
+    size_t room = 0;
+    for (size_t i = 0; i < c->modules.count; i++) room += strlen(c->modules.items[i].name) + 2;
+    bool ok = nb_buf_reserve(text, room);
+    for (size_t i = 0; i < c->modules.count && ok; i++) {
+        const nb_module *m = &c->modules.items[i];
+        const nb_block_values *v = &c->scan.modules[i];
+        if (!nb_kind_nvfp4(m->kind) || !v->has_input || !nb_scale_usable(v->input)) continue;
+        ok = nb_map_put(donors, m->name, strlen(m->name), 0, NULL);
+        if (!ok || !expert_key(m->name, key) || nb_map_get(donors, nb_buf_str(key), key->len, NULL)) continue;
+        const size_t at = text->len;
+        nb_buf_add(text, nb_buf_str(key), key->len);
+        ok = nb_buf_ok(text) && nb_map_put(donors, text->data + at, key->len, 0, NULL);
+    }
+    return ok && nb_buf_ok(key);
+}
+
+/* True when a fused sibling, or another expert of the layer, has an input scale. */
+static bool can_be_filled(const nb_map *donors, const nb_module *m, nb_buf *key)
+{
+    const char *last = nb_last_part(m->name);
+    if (expert_key(m->name, key) && nb_map_get(donors, nb_buf_str(key), key->len, NULL)) return true;
+    for (size_t g = 0; g < nb_fused_count; g++) {
+        bool mine = false;
+        for (size_t k = 0; k < NB_MAX_FUSED && nb_fused[g][k]; k++)
+            mine = mine || strcmp(last, nb_fused[g][k]) == 0;
+        for (size_t k = 0; mine && k < NB_MAX_FUSED && nb_fused[g][k]; k++) {
+            nb_buf_clear(key);
+            nb_buf_addf(key, "%.*s%s", (int)(last - m->name), m->name, nb_fused[g][k]);
+            if (nb_map_get(donors, nb_buf_str(key), key->len, NULL)) return true;
+        }
+    }
+    return false;
+}
+
 static nb_status judge_absent(const nb_check *c, nb_findings *out, nb_error *err)
 {
-    size_t with = 0, without = 0, labelled = 0, last = SIZE_MAX;
-    nb_buf name = {0};
+    size_t with = 0, without = 0, labelled = 0;
+    size_t found[2] = {SIZE_MAX, SIZE_MAX}; /* of those that `repair` can fill, and of the others */
+    nb_buf name = {0}, key = {0}, text = {0};
+    nb_map donors = {0};
     bool *kin = calloc(c->modules.n_classes + 1, sizeof *kin); /* a class has input scales somewhere */
     if (!kin) return nb_fail_nomem(err, "the classes with input scales", c->modules.n_classes);
     for (size_t i = 0; i < c->modules.count; i++) {
@@ -272,7 +322,8 @@ static nb_status judge_absent(const nb_check *c, nb_findings *out, nb_error *err
     const bool moe_w4a4 = nb_quant_says(&c->quant, NB_CLAIM_NVFP4) && c->quant.method == NB_QUANT_FP8;
     if (!with && (labelled || moe_w4a4) && without && nb_check_complete(c))
         report_unlabelled(c, without, out);
-    for (size_t i = 0; i < c->modules.count && with && without && nb_buf_ok(&name); i++) {
+    bool ok = !with || !without || index_donors(c, &donors, &key, &text);
+    for (size_t i = 0; i < c->modules.count && with && without && ok && nb_buf_ok(&name); i++) {
         const nb_module *m = &c->modules.items[i];
         const nb_claim *claim = &c->quant.claims[i];
         if (!lacks_input(c, m) || claim->format == NB_CLAIM_NONE) continue;
@@ -281,16 +332,19 @@ static nb_status judge_absent(const nb_check *c, nb_findings *out, nb_error *err
         nb_buf_addf(&name, "%s%s", m->name,
                     nb_member_suffix(m->kind == NB_KIND_NVFP4_CT ? NB_MEMBER_INPUT_GLOBAL : NB_MEMBER_INPUT));
         if (!nb_buf_ok(&name) || !nb_check_absent(c, nb_buf_str(&name))) continue;
+        const bool fill = can_be_filled(&donors, m, &key);
+        size_t last = found[!fill];
         if (last == SIZE_MAX) {
-            last = nb_findings_add(out, "NB105", NB_SEVERITY_ERROR,
-                                   "linears have no input scale, others have one");
+            last = found[!fill] = nb_findings_add(out, "NB105", NB_SEVERITY_ERROR,
+                                                  "linears have no input scale, others have one");
             nb_findings_file(out, last, nb_check_file_of(c, nb_module_codes(m)));
             nb_findings_measured(out, last, "%zu of %zu NVFP4 linears have one", with, with + without);
             nb_findings_expected(out, last, "one F32 number a linear: W4A4 needs it");
             nb_findings_remedy(
-                out, last, nb_is_expert(m->name),
-                "experts: take the maximum of the layer's others; else measure it: nibble calibrate, then "
-                "nibble repair --scales");
+                out, last, fill, "%s",
+                fill ? "take that of its fused sibling, or the maximum of the layer's other experts; "
+                       "better, measure it: nibble calibrate, then nibble repair --scales"
+                     : "measure it: nibble calibrate, then nibble repair --scales");
             nb_value_effects(out, last,
                              E(UNDEFINED, "vLLM's parameter keeps uninitialised memory: where that is 0, "
                                           "blocks of zeros give NaN"),
@@ -298,8 +352,11 @@ static nb_status judge_absent(const nb_check *c, nb_findings *out, nb_error *err
         }
         nb_findings_tensor(out, last, nb_buf_str(&name));
     }
-    const bool ok = nb_buf_ok(&name);
+    ok = ok && nb_buf_ok(&name) && nb_buf_ok(&key);
     nb_buf_free(&name);
+    nb_buf_free(&key);
+    nb_map_free(&donors);
+    nb_buf_free(&text);
     free(kin);
     return ok ? NB_OK : nb_fail_nomem(err, "a tensor's name", 0);
 }

@@ -2,6 +2,7 @@
 #include "doctor/rules.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* To add a rule: its function in a rule_*.c (copy a neighbour), a line in rules.h, an entry here in order of code. */
 const nb_rule nb_rules[] = {
@@ -328,7 +329,7 @@ const size_t nb_rules_count = sizeof nb_rules / sizeof *nb_rules;
 const nb_rule *nb_rule_find(const char *code)
 {
     for (size_t i = 0; i < nb_rules_count; i++) {
-        if (strcmp(nb_rules[i].code, code) == 0) return &nb_rules[i];
+        if (strcasecmp(nb_rules[i].code, code) == 0) return &nb_rules[i];
     }
     return NULL;
 }

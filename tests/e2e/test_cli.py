@@ -52,6 +52,47 @@ def test_usage_error(args):
     assert (f"nibble {args[0]} --help" if args[0] in VERBS else "nibble --help") in done.stderr
 
 
+# What getopt rejects: the message names it.
+REJECTED = [(["run", nb.DEMO, "--frobnicate"], "--frobnicate"), (["eval", nb.DEMO, "--frobnicate=3"], "--frobnicate=3"),
+            (["trace", nb.DEMO, "-qx"], "-x"), (["run", nb.DEMO, "-p"], "-p needs a value"),
+            (["trace", nb.DEMO, "--cast"], "--cast needs a value"), (["check", "--explain"], "--explain needs a value"),
+            (["run", nb.DEMO, "--raw=3"], "--raw=3 takes no value"), (["bench", nb.DEMO, "-z"], "-z"),
+            (["calibrate", nb.DEMO, "--zeal"], "--zeal"), (["repair", nb.DEMO, "--zeal"], "--zeal"),
+            (["diff", "a", "b", "--zeal"], "--zeal"), (["tokenize", nb.DEMO, "--zeal"], "--zeal"),
+            (["run", nb.DEMO, "-p", ""], "-p is empty"), (["trace", nb.DEMO, "-p", ""], "-p is empty"),
+            (["chekc", nb.DEMO], "did you mean check?"), (["help", "trcae"], "did you mean trace?")]
+
+
+@pytest.mark.parametrize("args, says", REJECTED, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_is_rejected_is_named(args, says):
+    done = nb.run(*args)
+    assert done.returncode == 64 and not done.stdout and says in done.stderr
+
+
+def test_a_verb_like_no_other_gets_no_guess():
+    assert "did you mean" not in nb.run("frobnicate").stderr
+
+
+@pytest.mark.parametrize("verb", VERBS + ["trace", "calibrate", "repair", "diff"])
+def test_help_of_a_verb(verb):
+    assert nb.ok("help", verb).stdout == nb.ok(verb, "--help").stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "eval", "check", "trace", "calibrate", "repair", "diff"])
+def test_help_tells_the_exit_status(verb):
+    assert "Exit status: 0 " in nb.ok(verb, "--help").stdout
+
+
+def test_rules_are_found_in_any_case():
+    assert nb.ok("check", "--explain", "nb104").stdout == nb.ok("check", "--explain", "NB104").stdout
+
+
+@pytest.mark.parametrize("verb", [["run", "-p", "x"], ["trace", "-p", "x"], ["eval", "--text", nb.DEMO / "config.json"], ["check"]])
+def test_an_error_under_json_leaves_stdout_empty(verb, tmp_path):
+    done = nb.run(verb[0], tmp_path / "nothing-here", *verb[1:], "--format", "json")
+    assert done.returncode not in (0, 64) and not done.stdout and "nothing-here" in done.stderr
+
+
 def test_no_verb_shows_help():
     done = nb.run()
     assert done.returncode == 64 and not done.stdout and "run" in done.stderr

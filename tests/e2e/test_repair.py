@@ -215,6 +215,34 @@ def test_only_and_dry_run(tmp_path):
     assert files(tmp_path / "twice") == files(src)
 
 
+def test_only_makes_no_new_fault(tmp_path):
+    """An expert's w3 lacks its input scale and its w1 has 1.0, which nobody measured. Filling in the other experts' maximum would
+    leave two scales where loaders want one (NB107): refused where NB107 may not be mended, too."""
+    src = tmp_path / "src"
+    f = Folder(str(nb.MODELS["deepseek_v4_modelopt"]))
+    e = "layers.1.ffn.experts.2."
+    f[e + "w1.input_scale"].array[...] = 1
+    f.remove(e + "w3.input_scale")
+    f.save(str(src))
+    report = repair(src, "-o", tmp_path / "out", "--only", "NB105", status=(1,))
+    assert not report["applied"] and any("NB107" in r["why"] and e + "w3.input_scale" in r["tensors"] for r in report["refused"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_gate_and_up_are_filled_alike(tmp_path):
+    """Both input scales of one expert are gone, and gate and up of the other experts differ: one number for both."""
+    src = tmp_path / "src"
+    f = Folder(str(nb.MODELS["deepseek_v4_modelopt"]))
+    e = "layers.1.ffn.experts.2."
+    for part in ("w1", "w3"):
+        f.remove(f"{e}{part}.input_scale")
+    f["layers.1.ffn.experts.0.w3.input_scale"].array[...] *= np.float32(9)
+    f.save(str(src))
+    repair(src, "-o", tmp_path / "out", "--only", "nb105,nb107")
+    out = Folder(str(tmp_path / "out"))
+    assert scalar(out[e + "w1.input_scale"]) == scalar(out[e + "w3.input_scale"])
+
+
 @pytest.mark.parametrize("name", ["llama_ct", "llama_modelopt", "deepseek_v4_ct_nvfp4_attn"])
 def test_dequantised_attention(name, tmp_path):
     """BF16 values of the dequantised weights, both dialects of the config name them, the model answers as before."""

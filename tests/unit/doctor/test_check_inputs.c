@@ -168,6 +168,35 @@ static void a_scale_a_hundred_times_from_its_like(void **state)
     model_free(&m);
 }
 
+/* `repairable` is true of those alone that repair can fill: from a fused sibling, or from another expert of the layer. */
+static void what_repair_can_fill(void **state)
+{
+    static const char o[] = "model.layers.1.self_attn.o_proj.input_global_scale",
+                      k[] = "model.layers.1.self_attn.k_proj.input_global_scale";
+    model_llama(&m, true);
+    model_remove(&m, o);
+    model_remove(&m, k);
+    model_check(&m, LLAMA_CONFIG);
+    const nb_finding *filled = must_find(&m, "NB105", k, NB_SEVERITY_ERROR),
+                     *not_filled = must_find(&m, "NB105", o, NB_SEVERITY_ERROR);
+    assert_true(filled->repairable && filled->n_tensors == 1);
+    assert_true(!not_filled->repairable && not_filled->n_tensors == 1);
+    model_free(&m);
+    for (int all = 0; all < 2; all++) { /* one expert's down projection, or those of all experts */
+        model_experts(&m, false, 4);
+        for (int e = 0; e < (all ? 4 : 1); e++) {
+            char name[80];
+            snprintf(name, sizeof name, EXPERT "%d.down_proj.input_scale", e);
+            model_remove(&m, name);
+        }
+        model_check(&m, "{\"model_type\":\"nosuchmodel\",\"num_experts\":4,\"quantization_config\":"
+                        "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}}");
+        assert_int_equal(must_find(&m, "NB105", EXPERT "0.down_proj.input_scale", NB_SEVERITY_ERROR)->repairable,
+                         !all);
+        model_free(&m);
+    }
+}
+
 /* Their inputs differ: nobody measured 0.0037 for all. One that differs in the last bit is measured again. */
 static void one_number_for_all_inputs(void **state)
 {
@@ -219,6 +248,7 @@ static void a_weight_scale_far_from_its_like(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_repair_can_fill),
         cmocka_unit_test(one_number_for_all_inputs),
         cmocka_unit_test(weights_of_impossible_size),
         cmocka_unit_test(a_weight_scale_far_from_its_like),
