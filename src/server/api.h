@@ -13,7 +13,9 @@
 typedef struct nb_api_options {
     const char *const *names; /* [n_names] served model names; the first is the one that answers carry */
     size_t n_names;
-    const char *root;    /* the model's path as given, for /v1/models */
+    const char *root; /* the model's path as given, for /v1/models */
+    const char *
+        folder; /* the model's folder, whose tokenizer_config.json names bos and eos to a request's own template */
     const char *version; /* of nibble */
     size_t max_context;
     int max_logprobs;                           /* -1: whole vocabulary */
