@@ -216,4 +216,5 @@ bool nb_field_errors_none(nb_field_errors *f, nb_api_error *e)
 void nb_field_errors_free(nb_field_errors *f)
 {
     nb_buf_free(&f->text);
+    f->count = 0;
 }
