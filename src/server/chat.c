@@ -38,7 +38,7 @@ static void check_content(nb_field_errors *f, const char *loc, const json_t *con
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i);
         snprintf(at, sizeof at, "%s.content.%zu", loc, i);
-        if (!nb_is_object(f, at, part)) continue;
+        if (json_is_string(part) || !nb_is_object(f, at, part)) continue;
         need_text(f, at, part, "type");
         if (is_word(json_object_get(part, "type"), "text")) need_text(f, at, part, "text");
     }
@@ -97,14 +97,21 @@ void nb_chat_check_tools(nb_field_errors *f, const json_t *tools)
     }
 }
 
+/* The parts that chat_format.h reads. */
+static bool is_text_part(const json_t *type)
+{
+    return is_word(type, "text") || is_word(type, "input_text") || is_word(type, "output_text") ||
+           is_word(type, "refusal") || is_word(type, "thinking");
+}
+
 static bool check_parts(const nb_params *p, nb_api_error *e)
 {
     char text[NB_VALUE_TEXT];
     for (size_t i = 0; i < json_array_size(p->messages); i++) {
         const json_t *content = json_object_get(json_array_get(p->messages, i), "content");
         for (size_t k = 0; k < json_array_size(content); k++) {
-            const json_t *type = json_object_get(json_array_get(content, k), "type");
-            if (!is_word(type, "text"))
+            const json_t *part = json_array_get(content, k), *type = json_object_get(part, "type");
+            if (!json_is_string(part) && !is_text_part(type))
                 return nb_api_bad(e, "messages", NULL,
                                   "This model takes text alone: a content part of type '%s' is not supported",
                                   nb_value_text(type, text));

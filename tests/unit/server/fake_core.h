@@ -46,7 +46,7 @@ struct nb_request {
 static nb_core fake = {.answer = "", .error_at = SIZE_MAX, .refuse_at = SIZE_MAX};
 static const nb_tokenizer *fake_tokenizer;
 
-static void fake_reset(const char *answer, nb_finish finish)
+static inline void fake_reset(const char *answer, nb_finish finish)
 {
     fake = (nb_core){.answer = answer,
                      .finish = finish,
@@ -114,7 +114,7 @@ void nb_request_free(nb_request *r)
 }
 
 /* The token itself, then its successors, each 1 less probable. */
-static void fake_logprobs(nb_request *r, nb_event *ev, int k, float chosen)
+static inline void fake_logprobs(nb_request *r, nb_event *ev, int k, float chosen)
 {
     size_t n = k == NB_LOGPROBS_ALL ? 32 : (size_t)k;
     ev->chosen = (nb_logprob){.id = ev->token, .rank = 1, .logprob = chosen};
@@ -206,7 +206,7 @@ static nb_api_options fake_options(void)
                             .response_role = "assistant"};
 }
 
-static void fake_open(const nb_api_options *opt, const nb_chat_format *chat)
+static inline void fake_open(const nb_api_options *opt, const nb_chat_format *chat)
 {
     static const tiny k = {.added = FAKE_SPECIAL(256, "<s>") "," FAKE_SPECIAL(257, "</s>")};
     nb_error err = {0};
@@ -227,7 +227,7 @@ static void fake_open(const nb_api_options *opt, const nb_chat_format *chat)
     fake_reset("", NB_FINISH_STOP);
 }
 
-static void fake_close(void)
+static inline void fake_close(void)
 {
     nb_api_work_free(fake_work);
     nb_api_free(fake_api);
@@ -236,7 +236,7 @@ static void fake_close(void)
 }
 
 /* One request from body to answer. Returns the status; *answer is the text of it, to be freed. */
-static int fake_ask_n(nb_route route, const char *body, size_t n, bool *streams, nb_buf *answer)
+static inline int fake_ask_n(nb_route route, const char *body, size_t n, bool *streams, nb_buf *answer)
 {
     nb_job_meta meta = {.request_id = "id", .arrival = 1};
     nb_job *j = NULL;
@@ -259,14 +259,14 @@ static int fake_ask_n(nb_route route, const char *body, size_t n, bool *streams,
     return status;
 }
 
-static int fake_ask(nb_route route, const char *body, nb_buf *answer)
+static inline int fake_ask(nb_route route, const char *body, nb_buf *answer)
 {
     bool streams;
     return fake_ask_n(route, body, strlen(body), &streams, answer);
 }
 
 /* Asks, and compares the status and the whole answer. created is cut out: it is the time. */
-static void fake_expect(nb_route route, const char *body, int status, const char *want)
+static inline void fake_expect(nb_route route, const char *body, int status, const char *want)
 {
     nb_buf got = {0};
     int s = fake_ask(route, body, &got);
@@ -285,7 +285,7 @@ static void fake_expect(nb_route route, const char *body, int status, const char
 }
 
 /* Asks, and looks for a piece of the answer. */
-static void fake_expect_part(nb_route route, const char *body, int status, const char *part)
+static inline void fake_expect_part(nb_route route, const char *body, int status, const char *part)
 {
     nb_buf got = {0};
     int s = fake_ask(route, body, &got);
