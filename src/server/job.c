@@ -314,7 +314,7 @@ fail:
 
 const char *nb_job_request_id(const nb_job *j)
 {
-    return j->id;
+    return strchr(j->id, '-') + 1; /* as the client gave it: without chatcmpl- */
 }
 
 void nb_job_free(nb_job *j)
@@ -353,7 +353,7 @@ static void fail(nb_job *j, const nb_error *err, nb_buf *out)
 {
     if (j->failed) return;
     j->failed = true;
-    if (!err || err->status == NB_ERR_NOMEM)
+    if (!err || err->status == NB_OK || err->status == NB_ERR_NOMEM) /* no status: a buffer went bad */
         nb_api_nomem(&j->error);
     else
         nb_api_error_set(&j->error, 500, "InternalServerError", NULL, "Internal server error: %s",

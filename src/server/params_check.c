@@ -175,6 +175,15 @@ static bool check_constraints(const nb_params *p, nb_api_error *e)
     return true;
 }
 
+/* It may become the header X-Request-Id, which must not hold a line's end. */
+static bool is_printable(const json_t *v)
+{
+    const char *s = json_string_value(v);
+    for (size_t i = 0; i < json_string_length(v); i++)
+        if (s[i] < 0x20 || s[i] > 0x7E) return false;
+    return true;
+}
+
 bool nb_params_check_features(const nb_api *a, const nb_params *p, nb_api_error *e)
 {
     char text[NB_VALUE_TEXT];
@@ -200,5 +209,7 @@ bool nb_params_check_features(const nb_api *a, const nb_params *p, nb_api_error 
                           text);
     if (p->cache_salt && strlen(json_string_value(p->cache_salt)) != json_string_length(p->cache_salt))
         return nb_api_bad(e, "cache_salt", NULL, "cache_salt must not hold a NUL character.");
+    if (p->request_id && !is_printable(p->request_id))
+        return nb_api_bad(e, "request_id", NULL, "request_id must be of printable ASCII characters.");
     return check_constraints(p, e);
 }

@@ -72,7 +72,7 @@ static void a_streamed_answer(void **state)
     fake_reset("y", NB_FINISH_STOP);
     fake.end_token = 257; /* its chunk has no text */
     ASK("{" USER ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true,\"continuous_usage_"
-                 "stats\":true}}",
+        "stats\":true}}",
         200,
         ROLE(0, ",\"usage\":{\"prompt_tokens\":7,\"total_tokens\":7,\"completion_tokens\":0}")
             ROLE(1, ",\"usage\":{\"prompt_tokens\":7,\"total_tokens\":7,\"completion_tokens\":0}")
@@ -118,7 +118,7 @@ static void what_templates_see(void **state)
          200, "\"content\":\"x\"");
     expect_prompt("s:a\nb;u:c;a:");
     PART("{" USER ",\"add_generation_prompt\":false,\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{"
-                  "\"colour\":\"red\"}}",
+         "\"colour\":\"red\"}}",
          200, "\"content\":\"x\"");
     expect_prompt("u:hi;ETrue;Rhigh;Cred;");
     PART("{" USER ",\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"enable_thinking\":7}}", 200,

@@ -244,7 +244,7 @@ static void cancelling(void **state)
     static const char body[] = "{\"prompt\":[\"p\",\"q\"],\"stream\":true,\"request_id\":\"mine\"}";
     fake_reset("abc", NB_FINISH_LENGTH);
     assert_true(nb_job_new(fake_api, fake_work, NB_ROUTE_COMPLETIONS, &meta, body, sizeof body - 1, &j, &e));
-    assert_string_equal(nb_job_request_id(j), "cmpl-mine");
+    assert_string_equal(nb_job_request_id(j), "mine");
     nb_job_cancel(j);
     assert_true(nb_job_poll(j, &out));
     assert_int_equal(out.len, 0);
