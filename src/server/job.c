@@ -144,20 +144,12 @@ static bool check_lengths(const nb_job *j, nb_api_error *e)
     return ok;
 }
 
-/* Whether the prompt leaves the model inside its reasoning: its last word opens it. */
-static bool ends_thinking(const nb_buf *prompt)
-{
-    static const char mark[] = "<think>";
-    size_t n = prompt->len, m = sizeof mark - 1;
-    while (n && strchr(" \n\r\t", prompt->data[n - 1])) n--;
-    return n >= m && memcmp(prompt->data + n - m, mark, m) == 0;
-}
-
 /* Parsers of the answer, and the marks that must reach them. */
 static bool make_replies(nb_job *j, nb_api_error *e)
 {
     const char *tools = nb_chat_calls_tools(j->a, &j->p) ? j->a->opt.tool_parser : NULL;
     const char *reasoning = j->a->opt.reasoning_parser;
+    nb_buf *prompt = &j->prompts[0].text;
     nb_error err = {0};
     size_t n = 0;
     if (!j->chat || !(tools || reasoning)) return true;
@@ -168,9 +160,9 @@ static bool make_replies(nb_job *j, nb_api_error *e)
         int64_t id = nb_tokenizer_id(j->a->t, marks[i], strlen(marks[i]));
         if (id >= 0) j->keep[j->n_keep++] = (uint32_t)id;
     }
+    bool thinking = nb_reply_begins_thinking(reasoning, nb_buf_str(prompt), prompt->len);
     for (size_t i = 0; i < j->n_choices; i++)
-        if (nb_reply_new(reasoning, tools, ends_thinking(&j->prompts[0].text), j->p.tools,
-                         &j->choices[i].reply, &err))
+        if (nb_reply_new(reasoning, tools, thinking, j->p.tools, &j->choices[i].reply, &err))
             return nb_api_bad_status(e, &err);
     return true;
 }
