@@ -18,7 +18,9 @@ static const char help[] =
     "do. Runs no model\n"
     "unless texts are given.\n"
     "\n"
-    "  --format F      text (default) or json: JSON alone on stdout\n"
+    "  --format F      text (default); json; sarif: SARIF 2.1.0 for code scanning; html: one page. That "
+    "alone "
+    "goes to stdout\n"
     "  --ignore CODE   leave out this rule's findings (repeatable)\n"
     "  --data F        run these texts through the model, too, and judge its input scales by what they see "
     "(NB111):\n"
@@ -35,6 +37,20 @@ static const char help[] =
     "  nibble check nvidia/DeepSeek-V4-Flash-NVFP4 --format json | jq '.findings[].tensors'\n"
     "  nibble check --explain NB003\n";
 
+typedef enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_SARIF, FORMAT_HTML } format;
+
+static bool format_find(const char *name, format *out)
+{
+    static const char *const names[] = {"text", "json", "sarif", "html"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (format)i;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Writes a finished report to stdout. Returns code, or an error when memory or stdout failed. */
 static int print(nb_buf *b, int code)
 {
@@ -49,7 +65,7 @@ static int print(nb_buf *b, int code)
     return code;
 }
 
-static int check(const char *dir, const nb_check_options *options, bool json, bool quiet,
+static int check(const char *dir, const nb_check_options *options, format how, bool quiet,
                  const char *const *ignored, size_t n_ignored)
 {
     nb_check_result r = {0};
@@ -65,10 +81,12 @@ static int check(const char *dir, const nb_check_options *options, bool json, bo
     int code = nb_findings_of(&r.findings, NB_SEVERITY_ERROR)     ? EXIT_ERRORS
                : nb_findings_of(&r.findings, NB_SEVERITY_WARNING) ? EXIT_WARNINGS
                                                                   : EXIT_CLEAN;
-    if (json)
-        nb_report_json(&r, &out);
-    else
-        nb_report_text(&r, &out);
+    switch (how) {
+    case FORMAT_TEXT: nb_report_text(&r, &out); break;
+    case FORMAT_JSON: nb_report_json(&r, &out); break;
+    case FORMAT_SARIF: nb_report_sarif(&r, NB_VERSION, &out); break;
+    case FORMAT_HTML: nb_report_html(&r, &out); break;
+    }
     nb_check_result_free(&r);
     return print(&out, code);
 }
@@ -85,7 +103,8 @@ int nb_cmd_check(int argc, char **argv)
                                             {"quiet", no_argument, NULL, 'q'},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
-    bool json = false, quiet = false, rules = false;
+    format how = FORMAT_TEXT;
+    bool quiet = false, rules = false;
     const char *explain = NULL;
     nb_check_options wanted = {0};
     size_t n_ignored = 0;
@@ -101,9 +120,8 @@ int nb_cmd_check(int argc, char **argv)
     for (int o; (o = getopt_long(argc, argv, ":qh", options, NULL)) != -1;) {
         switch (o) {
         case OPT_FORMAT:
-            json = strcmp(optarg, "json") == 0;
-            if (!json && strcmp(optarg, "text") != 0) {
-                code = nb_cli_usage("check", "--format is text or json, not '%s'", optarg);
+            if (!format_find(optarg, &how)) {
+                code = nb_cli_usage("check", "--format is text, json, sarif or html, not '%s'", optarg);
                 goto out;
             }
             break;
@@ -141,7 +159,11 @@ int nb_cmd_check(int argc, char **argv)
             code = nb_cli_usage("check", "--rules and --explain take no folder; what is '%s'?", argv[optind]);
             goto out;
         }
-        nb_report_rules(explain, json, &out);
+        if (how == FORMAT_SARIF || how == FORMAT_HTML) {
+            code = nb_cli_usage("check", "the list of rules is text or json");
+            goto out;
+        }
+        nb_report_rules(explain, how == FORMAT_JSON, &out);
         code = print(&out, EXIT_CLEAN);
         goto out;
     }
@@ -155,7 +177,7 @@ int nb_cmd_check(int argc, char **argv)
     else if (optind + 1 < argc)
         code = nb_cli_usage("check", "one folder at a time; what is '%s'?", argv[optind + 1]);
     else
-        code = check(argv[optind], &wanted, json, quiet, ignored, n_ignored);
+        code = check(argv[optind], &wanted, how, quiet, ignored, n_ignored);
 out:
     free(ignored);
     return code;

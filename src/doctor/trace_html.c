@@ -7,24 +7,12 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "doctor/html.h"
 #include "doctor/trace_internal.h"
 
 #define WORST 25
 #define STEPS 6
 #define BINS 12
-
-static void escape(const char *s, nb_buf *out)
-{
-    for (; *s; s++) {
-        switch (*s) {
-        case '<': nb_buf_adds(out, "&lt;"); break;
-        case '>': nb_buf_adds(out, "&gt;"); break;
-        case '&': nb_buf_adds(out, "&amp;"); break;
-        case '"': nb_buf_adds(out, "&quot;"); break;
-        default: nb_buf_addc(out, *s);
-        }
-    }
-}
 
 /* The column of a row: its name without the layer, all experts as one. */
 static void column_of(const nb_trace_row *r, char *buf, size_t cap)
@@ -127,7 +115,7 @@ static void map_table(const grid *g, nb_buf *out)
     nb_buf_adds(out, "<div class=scroll><table class=map><tr><th></th>");
     for (size_t c = 0; c < g->n; c++) {
         nb_buf_adds(out, "<th class=col><span>");
-        escape(g->names[c], out);
+        nb_html_escape(g->names[c], out);
         nb_buf_adds(out, "</span></th>");
     }
     nb_buf_adds(out, "</tr>\n");
@@ -147,7 +135,7 @@ static void map_table(const grid *g, nb_buf *out)
             }
             int s = shade(x->worst);
             nb_buf_addf(out, "<td class=s%d title=\"", s);
-            escape(x->worst->module, out);
+            nb_html_escape(x->worst->module, out);
             if (x->count > 1) nb_buf_addf(out, " (worst of %zu)", x->count);
             nb_buf_addf(out, ": local cosine %.4f, SNR %.1f dB, in amax %.4g, saturated ",
                         x->worst->cos_local, x->worst->snr_local_db, x->worst->in_amax);
@@ -221,7 +209,7 @@ static void worst_table(const nb_trace *t, nb_buf *out)
     for (size_t i = 0; i < n && i < WORST; i++) {
         const nb_trace_row *r = w[i];
         nb_buf_addf(out, "<tr%s><td>", r->bad ? " class=bad" : "");
-        escape(r->module, out);
+        nb_html_escape(r->module, out);
         nb_buf_addf(out, "</td><td>%.4f</td><td>%.1f</td><td>%.4f</td><td>", r->cos_local, r->snr_local_db,
                     r->cos_total);
         percent(r->saturated, out);
@@ -235,18 +223,10 @@ static void worst_table(const nb_trace *t, nb_buf *out)
 }
 
 static const char style[] =
-    ":root{--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f6f8fa;--bad:#b3261e;--ok:#1a7f37;"
-    "--s0:#6b1f7a;--s1:#b3261e;--s2:#e0643c;--s3:#f0a860;--s4:#f3e2a9;--s5:#cfe8c5;--s6:#a5d6a0;--on:#fff}"
-    "@media(prefers-color-scheme:dark){:root{--bg:#12161b;--fg:#e4e9ee;--dim:#9aa6b2;--line:#2d353e;"
-    "--card:#1a2027;--bad:#ff8a80;--ok:#7ee08f;--s0:#b45bc9;--s1:#c9423a;--s2:#b7552f;--s3:#94672c;"
-    "--s4:#5f5a2c;--s5:#2f5236;--s6:#234a2c}}"
-    "*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,"
-    "sans-serif}main{max-width:1180px;margin:0 auto;padding:20px 16px 48px}h1{font-size:20px;margin:0 0 "
-    "4px;overflow-wrap:anywhere}h2{font-size:16px;margin:32px 0 8px}.sub{color:var(--dim);margin:0 0 16px}"
-    ".verdict{background:var(--card);border:1px solid var(--line);border-left:5px solid var(--ok);border-"
-    "radius:6px;padding:12px 16px;margin:0;overflow-wrap:anywhere}.verdict.bad{border-left-color:var(--bad)}"
-    "dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:12px 0 0}dt{color:var(--dim)}"
-    "dd{margin:0;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}.scroll{overflow-x:"
+    ":root{--s0:#6b1f7a;--s1:#b3261e;--s2:#e0643c;--s3:#f0a860;--s4:#f3e2a9;--s5:#cfe8c5;--s6:#a5d6a0;--on:#"
+    "fff}"
+    "@media(prefers-color-scheme:dark){:root{--s0:#b45bc9;--s1:#c9423a;--s2:#b7552f;--s3:#94672c;"
+    "--s4:#5f5a2c;--s5:#2f5236;--s6:#234a2c}}.scroll{overflow-x:"
     "auto}table{border-collapse:collapse;font-size:13px}.map td,.map "
     "th{min-width:34px;height:26px;text-align:"
     "center;padding:0 4px;border:1px solid var(--bg)}.map th{color:var(--dim);font-weight:500}.map "
@@ -270,27 +250,23 @@ void nb_trace_html(const nb_trace *t, const char *title, nb_buf *out)
     const nb_trace_fault *f = &t->fault;
     grid g = {0};
     bool ok = fill(&g, t);
-    nb_buf_adds(out, "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport "
-                     "content=\"width=device-width,initial-scale=1\"><title>nibble trace: ");
-    escape(title, out);
-    nb_buf_addf(out, "</title><style>%s</style></head>\n<body><main><h1>Trace of ", style);
-    escape(title, out);
-    nb_buf_addf(out, "</h1><p class=sub>%s%s, arithmetic %s, activations %s%s, %zu %s</p>\n",
+    nb_html_begin("trace", "Trace of", title, style, out);
+    nb_buf_addf(out, "<p class=sub>%s%s, arithmetic %s, activations %s%s, %zu %s</p>\n",
                 t->stack ? "as " : "", t->stack ? nb_stack_name(t->stack) : "nibble", nb_arith_name(t->arith),
                 t->act_bf16 ? "bf16" : "f32", t->cast_nosat ? ", cast without saturation" : "", t->tokens,
                 t->probe ? "random rows a linear" : "tokens");
     nb_buf_addf(out, "<div class=\"verdict%s\">", f->cause ? " bad" : "");
-    escape(t->verdict, out);
+    nb_html_escape(t->verdict, out);
     if (f->cause) {
         nb_buf_addf(out, "<dl><dt>cause</dt><dd>%s</dd>", nb_cause_name(f->cause));
         if (f->tensor[0]) {
             nb_buf_adds(out, "<dt>tensor</dt><dd>");
-            escape(f->tensor, out);
+            nb_html_escape(f->tensor, out);
             nb_buf_adds(out, "</dd>");
         }
         if (f->offset >= 0) {
             nb_buf_adds(out, "<dt>where</dt><dd>");
-            escape(f->file, out);
+            nb_html_escape(f->file, out);
             nb_buf_addf(out, ", byte %lld</dd>", (long long)f->offset);
         }
         nb_buf_adds(out, "</dl>");
@@ -302,7 +278,7 @@ void nb_trace_html(const nb_trace *t, const char *title, nb_buf *out)
     histogram(t, out);
     nb_buf_adds(out, "<h2>The worst linears</h2>\n");
     worst_table(t, out);
-    nb_buf_adds(out, "</main></body></html>\n");
+    nb_html_end(out);
     for (size_t i = 0; i < g.n; i++) free(g.names[i]);
     free(g.names);
     free(g.cells);

@@ -123,3 +123,66 @@ def test_texts_that_cannot_be_read(tmp_path):
     done = nb.run("check", nb.MODELS["llama_ct"], "--data", tmp_path / "nosuch.jsonl", "--format", "json")
     assert done.returncode == 2 and not done.stdout and "nosuch.jsonl" in done.stderr
     assert nb.run("check", nb.MODELS["llama_ct"], "--data", "x", "--warmup").returncode == 64
+
+
+# ---- for code scanning and for people
+
+def sarif(folder, *args):
+    """The run of a SARIF log; it has what the standard's schema requires (checked once by hand against the schema of OASIS)."""
+    log = json.loads(nb.ok("check", folder, *args, "--format", "sarif", status=(0, 1, 2)).stdout)
+    assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-schema-2.1.0.json") and len(log["runs"]) == 1
+    run = log["runs"][0]
+    rules = run["tool"]["driver"]["rules"]
+    assert run["tool"]["driver"]["name"] == "nibble" and run["invocations"][0]["executionSuccessful"] is True
+    assert all(r["id"] and r["shortDescription"]["text"] and r["fullDescription"]["text"] for r in rules)
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"] and result["level"] in ("error", "warning", "note")
+        assert result["message"]["text"]
+    return run
+
+
+@pytest.mark.parametrize("defect", ["nan_byte_one", "index_shard_missing", "config_absent", "siblings_gate_up", "scheme_strategy_group"])
+def test_sarif_says_what_json_says(defect, tmp_path):
+    folder = tmp_path / "a model, 100%"
+    defects.broken(nb.OWN / "demo" / "compressed-tensors", folder, defect)
+    findings, run = check(folder)[1], sarif(folder)
+    assert run["originalUriBaseIds"]["MODEL"]["uri"] == folder.as_uri() + "/"
+    assert len(findings) == len(run["results"]) > 0
+    for f, r in zip(findings, run["results"]):
+        assert (f["rule"], f["severity"]) == (r["ruleId"], r["level"])
+        at = r["locations"][0] if r["locations"] else {}
+        assert [t["fullyQualifiedName"] for t in at.get("logicalLocations", [])] == f["tensors"]
+        place = at.get("physicalLocation", {})
+        assert place.get("artifactLocation", {}).get("uri") == f["file"]
+        region = place.get("region")
+        assert (region and [region["byteOffset"], region["byteOffset"] + region["byteLength"]]) == f["bytes"]
+        assert r["properties"]["consequences"] == f["consequences"] and r["properties"]["remedy"] == f["remedy"]
+
+
+def test_sarif_of_a_healthy_folder():
+    assert sarif(nb.MODELS["llama_ct"])["results"] == []
+
+
+def test_html_is_one_page_that_escapes(tmp_path):
+    """A name of the file is text, never markup; nothing is loaded from elsewhere; each cause is a card."""
+    import shutil
+    import st
+    folder = tmp_path / "model"
+    shutil.copytree(nb.MODELS["llama_ct"], folder)
+    file = folder / "model.safetensors"
+    head, start = st.header(file)
+    name = "model.layers.1.mlp.up_proj.weight_scale"
+    evil = "<script src=//x.yz>&amp;</script>123456"
+    assert len(evil) == len(name) and name in head
+    file.write_bytes(file.read_bytes().replace(name.encode(), evil.encode()))
+    page = nb.ok("check", folder, "--format", "html", status=(1, 2)).stdout
+    assert page.startswith("<!doctype html>") and page.endswith("</html>\n") and "prefers-color-scheme:dark" in page
+    assert "<script" not in page and "&lt;script src=//x.yz&gt;&amp;amp;" in page and "http" not in page and "url(" not in page
+    findings = check(folder)[1]
+    assert page.count("<section") == len({(f["rule"], f["severity"], f["message"], f["remedy"]) for f in findings}) > 0
+    assert all(f["rule"] in page for f in findings)
+
+
+def test_formats_by_name():
+    assert nb.run("check", nb.MODELS["llama_ct"], "--format", "xml").returncode == 64
+    assert nb.run("check", "--rules", "--format", "sarif").returncode == 64

@@ -13,7 +13,7 @@
 
 static tempdir tmp;
 
-/* Both reports in one buffer; false: out of memory. */
+/* All reports in one buffer; false: out of memory. */
 static bool check(const char *path, nb_buf *reports, nb_status *s)
 {
     nb_check_result r = {0};
@@ -22,6 +22,8 @@ static bool check(const char *path, nb_buf *reports, nb_status *s)
     if (*s == NB_OK) {
         nb_report_json(&r, reports);
         nb_report_text(&r, reports);
+        nb_report_sarif(&r, "1", reports);
+        nb_report_html(&r, reports);
     } else {
         assert_int_equal(*s, e.status);
     }
