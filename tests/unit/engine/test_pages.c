@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -86,11 +87,61 @@ static void test_window_gives_pages_back(void **unused)
     nb_pages_free(p);
 }
 
+/* Blocks are all that may run short: whatever sequences hold no more of them together than there are, with the rows of one step
+ * pending and the cache as full as it gets, every class has pages. */
+static void test_classes_last_as_long_as_blocks(void **unused)
+{
+    for (int round = 0; round < 300; round++) {
+        const nb_stream_decl some[] = {
+            {1, 1, 1 + draw(40)}, {1, 2 + draw(3), 1 + draw(20)}, {1, 4, 0}, {1, 1, 0}};
+        const nb_pages_options o = {SEQS, CONTEXT, ROWS, 20 + draw(60), true};
+        nb_pages *p = NULL;
+        nb_error err;
+        static uint32_t ids[SEQS][CONTEXT];
+        size_t length[SEQS] = {0};
+        assert_int_equal(nb_pages_new(some, 3 + draw(2), &o, &p, &err), NB_OK);
+        for (int step = 0; step < 60; step++) {
+            size_t n[SEQS] = {0}, left = ROWS, blocks = 0;
+            for (uint32_t s = 0; s < SEQS; s++) {
+                if (!length[s]) { /* a text that parts from another sequence's somewhere, or a new one */
+                    size_t same = draw(CONTEXT);
+                    memmove(ids[s], ids[(s + 1) % SEQS], same * sizeof **ids);
+                    for (size_t t = same; t < CONTEXT; t++) ids[s][t] = draw(1000);
+                    length[s] = nb_pages_adopt(p, s, ids[s], CONTEXT, "");
+                }
+                blocks += (length[s] + NB_BLOCK - 1) / NB_BLOCK;
+            }
+            for (uint32_t s = 0; s < SEQS; s++) {
+                n[s] = s + 1 == SEQS ? left : draw((uint32_t)left + 1);
+                size_t more =
+                    (length[s] + n[s] + NB_BLOCK - 1) / NB_BLOCK - (length[s] + NB_BLOCK - 1) / NB_BLOCK;
+                if (length[s] + n[s] > CONTEXT || blocks + more > o.blocks) n[s] = 0;
+                left -= n[s];
+                blocks += more * (n[s] > 0);
+                if (n[s]) assert_true(nb_pages_grow(p, s, length[s], length[s] + n[s]));
+            }
+            for (uint32_t s = 0; s < SEQS; s++) {
+                if (n[s]) {
+                    length[s] += n[s];
+                    nb_pages_trim(p, s, length[s]);
+                    nb_pages_publish(p, s, ids[s], length[s], "", true);
+                } else if (draw(3) == 0) {
+                    nb_pages_clear(p, s);
+                    length[s] = 0;
+                }
+            }
+            if (nb_pages_check(p, &err) != NB_OK) fail_msg("%s", err.cause);
+        }
+        nb_pages_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_window_gives_pages_back),
+        cmocka_unit_test(test_classes_last_as_long_as_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

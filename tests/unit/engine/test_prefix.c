@@ -187,12 +187,13 @@ static void test_windows_hit_at_kept_boundaries(void **unused)
     uint32_t ids[200];
     nb_pages *p = make(windowed, 4, 64);
     count_up(ids, 200, 0);
-    assert_true(nb_pages_grow(p, 0, 0, 100));
-    nb_pages_trim(p, 0, 100);
-    nb_pages_publish(p, 0, ids, 100, "", true); /* 96 */
-    assert_true(nb_pages_grow(p, 0, 100, 180));
+    assert_true(nb_pages_grow(p, 0, 0, 111));
+    nb_pages_trim(p, 0, 111); /* the next token sees no row before 80, that after 96 would see 65 */
+    nb_pages_publish(p, 0, ids, 111, "", true);
+    assert_true(nb_pages_grow(p, 0, 111, 180));
     nb_pages_trim(p, 0, 180);
     nb_pages_publish(p, 0, ids, 180, "", false);
+    nb_pages_publish(p, 0, ids, 112, "", true); /* too late: rows that the token after 112 sees have left */
     nb_pages_clear(p, 0);
     assert_int_equal(nb_pages_adopt(p, 1, ids, 200, ""), 96);
     assert_int_equal(nb_pages_known(p, 1), 176); /* where it might have gone on from */

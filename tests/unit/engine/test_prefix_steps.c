@@ -235,11 +235,12 @@ static void test_too_few_blocks_change_nothing(void **unused)
     nb_error err;
     follow(e, &x, 0, 0, 100, 100, ENDS); /* 7 blocks, so 3 are left */
     assert_int_equal(nb_seq_start(e, 1, 0, NULL), NB_OK);
-    nb_step_part both[2] = {{0, x.ids[0] + 100, 12, true}, {1, x.ids[3], 49, true}};
+    nb_step_part both[2] = {{0, x.ids[0] + 100, 13, true}, {1, x.ids[3], 49, true}};
     size_t used = nb_pages_used(nb_engine_pages(e));
     assert_int_equal(nb_engine_step(e, both, 2, NULL, &err), NB_ERR_LIMIT);
     assert_non_null(strstr(err.cause, "10 blocks"));
     assert_int_equal(nb_pages_used(nb_engine_pages(e)), used);
+    both[0].n = 12;
     both[1].n = 48;
     taker t[2] = {{have, x.vocab}, {have + 12 * x.vocab, x.vocab}};
     nb_step_out out = {.logits = take, .ctx = t};

@@ -22,10 +22,10 @@ typedef struct bench {
     size_t n;
 } bench;
 
-static bench *open_bench(nb_sched_options opt, size_t blocks, bool cache)
+static bench *open_windowed(nb_sched_options opt, size_t blocks, bool cache, size_t window)
 {
     bench *b = calloc(1, sizeof *b);
-    const nb_stream_decl decl = {1, 1, 0};
+    const nb_stream_decl decl = {1, 1, window};
     assert_non_null(b);
     opt.max_seqs = SEQS;
     if (!opt.max_context) opt.max_context = CONTEXT;
@@ -37,6 +37,11 @@ static bench *open_bench(nb_sched_options opt, size_t blocks, bool cache)
     for (uint32_t i = 0; i < MANY; i++)
         for (uint32_t t = 0; t <= CONTEXT; t++) b->ids[i][t] = i * 10000 + t; /* no two begin alike */
     return b;
+}
+
+static bench *open_bench(nb_sched_options opt, size_t blocks, bool cache)
+{
+    return open_windowed(opt, blocks, cache, 0);
 }
 
 static void close_bench(bench *b)
@@ -283,6 +288,118 @@ static void test_reserving_the_prompt_alone(void **unused)
     close_bench(b);
 }
 
+/* Four sequences hold the four blocks there are, and all need another in the same step: the oldest takes the youngest's, and the
+ * two between wait; nobody comes in although a queued one would fit what is left. */
+static void test_one_set_of_victims_a_step(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.reserve = NB_RESERVE_PROMPT}, 4, false);
+    nb_sched_seq *q[4], *later;
+    for (size_t i = 0; i < 4; i++) q[i] = submit(b, i, 15, 30, (double)i);
+    steps(b, 2, 5); /* the prompts, and a 16th token */
+    later = submit(b, 5, 3, 2, 9);
+    plan(b, 9);
+    assert_true(b->n == 1 && b->parts[0].q == q[0] && nb_sched_preemptions(b->s) == 1);
+    assert_int_equal(q[3]->state, NB_SCHED_WAITING);
+    assert_true(q[1]->state == NB_SCHED_RUNNING && q[2]->state == NB_SCHED_RUNNING);
+    commit(b);
+    nb_sched_finish(b->s, q[1]); /* its block goes to the next that needs one */
+    plan(b, 9);
+    assert_true(b->n == 2 && part_of(b, q[0]) && part_of(b, q[2]) && nb_sched_preemptions(b->s) == 1);
+    assert_int_equal(later->state, NB_SCHED_WAITING);
+    commit(b);
+    close_bench(b);
+}
+
+/* The victim frees three blocks and one is needed: the other two are not for the queue in the same step. */
+static void test_nobody_comes_in_on_a_victims_blocks(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.reserve = NB_RESERVE_PROMPT, .bypass_seconds = 100}, 5, false);
+    nb_sched_seq *first = submit(b, 0, 30, 40, 0), *victim = submit(b, 1, 40, 20, 1), *small;
+    steps(b, 3, 1); /* 32 tokens of the first: its two blocks are full */
+    small = submit(b, 2, 3, 2, 2);
+    plan(b, 1);
+    assert_int_equal(victim->state, NB_SCHED_WAITING);
+    assert_true(b->n == 1 && part_of(b, first) && small->state == NB_SCHED_WAITING);
+    commit(b);
+    plan(b, 1); /* the victim still does not fit; the small one passes it */
+    assert_true(b->n == 2 && part_of(b, small));
+    close_bench(b);
+}
+
+/* The last come needs a block and those before it are no victims: it keeps what it has and waits. */
+static void test_the_last_come_waits(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 10, false);
+    nb_sched_seq *q[2] = {submit(b, 0, 30, 98, 0), submit(b, 1, 20, 0, 1)}; /* 8 blocks for good; 2 */
+    while (q[0]->n_tokens < 60) {
+        plan(b, 1);
+        assert_non_null(part_of(b, q[0]));
+        commit(b);
+    }
+    assert_true(q[1]->state == NB_SCHED_RUNNING && q[1]->computed == 32 && nb_sched_preemptions(b->s) == 0);
+    nb_sched_finish(b->s, q[0]);
+    plan(b, 1);
+    assert_non_null(part_of(b, q[1]));
+    close_bench(b);
+}
+
+/* Two parked sequences hold a block each and are promised one more, as is one that runs and came first; two blocks are the
+ * sequence's that needs some. */
+static void test_as_few_victims_as_free_enough_or_none(void **unused)
+{
+    static const uint64_t victims[] = {0, 1, 1, 2, 2, 0}; /* nobody goes when all of them are not enough */
+    for (size_t need = 1; need <= 5; need++) {
+        bench *b = open_bench((nb_sched_options){0}, 8, false);
+        for (size_t k = 0; k < 3; k++) submit(b, k, 10, 22, k ? (double)k : -1);
+        steps(b, 1, 5);
+        nb_sched_seq *q = submit(b, 3, 17, 0, 0);
+        steps(b, 1, 5);
+        assert_int_equal(q->reserved, 2);
+        b->q[1].parked = b->q[2].parked = true;
+        q->n_tokens = (2 + need) * NB_BLOCK;
+        plan(b, 5);
+        assert_int_equal(nb_sched_preemptions(b->s), victims[need]);
+        assert_int_equal(part_of(b, q) != NULL, need < 5);
+        assert_non_null(part_of(b, &b->q[0]));
+        close_bench(b);
+    }
+}
+
+/* A younger sequence that this plan runs already is no victim, or its part would point to nothing. */
+static void test_who_is_planned_stays(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.reserve = NB_RESERVE_PROMPT}, 4, false);
+    nb_sched_seq *older = submit(b, 0, 20, 40, 0), *younger = submit(b, 1, 20, 10, 1);
+    steps(b, 1, 1);
+    older->n_tokens = 40; /* several at once: no decode, so it comes after the other's */
+    plan(b, 1);
+    assert_true(b->n == 1 && b->parts[0].q == younger && younger->state == NB_SCHED_RUNNING);
+    close_bench(b);
+}
+
+/* With windows, where two prompts part is found by the second, kept by it, and a hit for the third. */
+static void test_where_prompts_part_is_kept(void **unused)
+{
+    bench *b = open_windowed((nb_sched_options){0}, 64, true, 32);
+    for (size_t i = 1; i < 3; i++) memcpy(b->ids[i], b->ids[0], 100 * sizeof **b->ids);
+    nb_sched_seq *q[3];
+    for (size_t i = 0; i < 3; i++) {
+        q[i] = submit(b, i, 200, 20, (double)i);
+        plan(b, 9);
+        static const size_t from[] = {0, 0, 96}, n[] = {200, 96, 104};
+        assert_int_equal(part_of(b, q[i])->from, from[i]);
+        assert_int_equal(part_of(b, q[i])->n, n[i]);
+        commit(b);
+        steps(b, 1, 9);
+        nb_sched_finish(b->s, q[i]);
+    }
+    nb_sched_seq *again = submit(b, 3, 200, 20, 9); /* the first prompt once more */
+    again->tokens = b->ids[0];
+    plan(b, 9);
+    assert_int_equal(part_of(b, again)->from, 192);
+    close_bench(b);
+}
+
 static void test_priorities(void **unused)
 {
     bench *b = open_bench((nb_sched_options){.priorities = true, .max_rows = 32}, 20, false);
@@ -306,17 +423,20 @@ static void test_parked_sequences(void **unused)
 {
     bench *b = open_bench((nb_sched_options){0}, 20, false);
     nb_sched_seq *slow = submit(b, 0, 100, 0, 0), *other = submit(b, 1, 20, 0, 1);
+    nb_sched_seq *third = submit(b, 2, 10, 70, 2);
     steps(b, 1, 1);
     slow->parked = true;
     plan(b, 1);
-    assert_true(b->n == 1 && b->parts[0].q == other);
+    assert_true(b->n == 2 && b->parts[0].q == other);
     assert_int_equal(slow->state, NB_SCHED_RUNNING); /* it keeps its seat … */
     commit(b);
     while (nb_sched_preemptions(b->s) == 0) {
         plan(b, 1);
         assert_non_null(part_of(b, other));
+        assert_non_null(part_of(b, third)); /* the preempted one stood before it */
         commit(b);
     }
+    nb_sched_finish(b->s, third);
     assert_int_equal(slow->state,
                      NB_SCHED_WAITING); /* … until who can run needs its memory, whoever came first */
     other->parked = true;
@@ -386,6 +506,12 @@ int main(void)
         cmocka_unit_test(test_open_ended_growth_and_preemption),
         cmocka_unit_test(test_three_times_is_enough),
         cmocka_unit_test(test_reserving_the_prompt_alone),
+        cmocka_unit_test(test_one_set_of_victims_a_step),
+        cmocka_unit_test(test_nobody_comes_in_on_a_victims_blocks),
+        cmocka_unit_test(test_the_last_come_waits),
+        cmocka_unit_test(test_as_few_victims_as_free_enough_or_none),
+        cmocka_unit_test(test_who_is_planned_stays),
+        cmocka_unit_test(test_where_prompts_part_is_kept),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_parked_sequences),
         cmocka_unit_test(test_cancelled_anywhere),
