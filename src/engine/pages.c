@@ -43,9 +43,10 @@ static size_t count_pages(nb_pages *p, page_class *c, size_t max_rows)
 {
     size_t page_tokens = c->tokens_per_row * NB_PAGE_ROWS, most = p->max_seqs * c->table_len, n;
     if (c->window) {
-        n = p->max_seqs * (nb_ceil_div(c->window, NB_PAGE_ROWS) + 3) + nb_ceil_div(max_rows, page_tokens);
-        size_t ragged = c->tokens_per_row > 1 ? NB_PAGE_ROWS - 1 : 0;
-        c->mark_pages = nb_ceil_div(c->window - 1 + ragged, NB_PAGE_ROWS);
+        bool ragged = c->tokens_per_row > 1; /* boundaries of blocks lie inside pages */
+        n = p->max_seqs * (nb_ceil_div(c->window, NB_PAGE_ROWS) + (ragged ? 3 : 2)) +
+            nb_ceil_div(max_rows, page_tokens);
+        c->mark_pages = nb_ceil_div(c->window - 1 + (ragged ? NB_PAGE_ROWS - 1 : 0), NB_PAGE_ROWS);
     } else if (class_is_coarse(c)) {
         n = nb_ceil_div(p->blocks, c->tokens_per_row) + (p->cache ? 2 : 1) * p->max_seqs;
         c->mark_pages = 1;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/pages.h"
+#include "engine/pages_internal.h"
 
 enum { SEQS = 3, CONTEXT = 400, ROWS = 40 };
 
@@ -87,21 +87,28 @@ static void test_window_gives_pages_back(void **unused)
     nb_pages_free(p);
 }
 
+static size_t marks_in_use(const nb_pages *p)
+{
+    size_t n = 0;
+    for (uint32_t m = p->newest_mark; m; m = p->marks[m].older) n++;
+    return n;
+}
+
 /* Blocks are all that may run short: whatever sequences hold no more of them together than there are, with the rows of one step
- * pending and the cache as full as it gets, every class has pages. */
+ * pending and the cache as full as it gets, every class has pages. Where there are blocks enough, the cache's marks need not go for it either. */
 static void test_classes_last_as_long_as_blocks(void **unused)
 {
     for (int round = 0; round < 300; round++) {
         const nb_stream_decl some[] = {
             {1, 1, 1 + draw(40)}, {1, 2 + draw(3), 1 + draw(20)}, {1, 4, 0}, {1, 1, 0}};
-        const nb_pages_options o = {SEQS, CONTEXT, ROWS, 20 + draw(60), true};
+        const nb_pages_options o = {SEQS, CONTEXT, ROWS, round % 2 ? 20 + draw(60) : 2000, true};
         nb_pages *p = NULL;
         nb_error err;
         static uint32_t ids[SEQS][CONTEXT];
         size_t length[SEQS] = {0};
         assert_int_equal(nb_pages_new(some, 3 + draw(2), &o, &p, &err), NB_OK);
         for (int step = 0; step < 60; step++) {
-            size_t n[SEQS] = {0}, left = ROWS, blocks = 0;
+            size_t n[SEQS] = {0}, left = ROWS, blocks = 0, marks;
             for (uint32_t s = 0; s < SEQS; s++) {
                 if (!length[s]) { /* a text that parts from another sequence's somewhere, or a new one */
                     size_t same = draw(CONTEXT);
@@ -111,6 +118,7 @@ static void test_classes_last_as_long_as_blocks(void **unused)
                 }
                 blocks += (length[s] + NB_BLOCK - 1) / NB_BLOCK;
             }
+            marks = marks_in_use(p);
             for (uint32_t s = 0; s < SEQS; s++) {
                 n[s] = s + 1 == SEQS ? left : draw((uint32_t)left + 1);
                 size_t more =
@@ -120,6 +128,7 @@ static void test_classes_last_as_long_as_blocks(void **unused)
                 blocks += more * (n[s] > 0);
                 if (n[s]) assert_true(nb_pages_grow(p, s, length[s], length[s] + n[s]));
             }
+            assert_true(round % 2 || marks_in_use(p) == marks);
             for (uint32_t s = 0; s < SEQS; s++) {
                 if (n[s]) {
                     length[s] += n[s];
@@ -136,12 +145,42 @@ static void test_classes_last_as_long_as_blocks(void **unused)
     }
 }
 
+/* The worst of a window of 32: three sequences end one row before a page does and compute two more rows. Each then has four pages,
+ * from that of row 16 a - 31, which the cache may still want, to that of row 16 a + 16. */
+static void test_windows_at_their_worst(void **unused)
+{
+    const nb_stream_decl window = {1, 1, 32};
+    const nb_pages_options o = {SEQS, CONTEXT, 2 * SEQS, 200, true};
+    nb_pages *p = NULL;
+    nb_error err;
+    uint32_t ids[CONTEXT];
+    assert_int_equal(nb_pages_new(&window, 1, &o, &p, &err), NB_OK);
+    for (uint32_t text = 0; text <= 20; text++) { /* marks enough to be all in use, none of the last's */
+        for (size_t t = 0; t < CONTEXT; t++) ids[t] = text;
+        for (uint32_t s = 0; s < SEQS; s++) nb_pages_clear(p, s);
+        for (size_t t = 0; t < 79; t += 2)
+            for (uint32_t s = 0; s < SEQS; s++) {
+                size_t to = t + 2 < 79 ? t + 2 : 79;
+                ids[0] = text * SEQS + s;
+                assert_true(nb_pages_grow(p, s, t, to));
+                nb_pages_trim(p, s, to);
+                if (text < 20) nb_pages_publish(p, s, ids, to, "", to == 79);
+            }
+    }
+    size_t marks = marks_in_use(p);
+    assert_int_equal(marks, p->n_marks);
+    for (uint32_t s = 0; s < SEQS; s++) assert_true(nb_pages_grow(p, s, 79, 81));
+    assert_int_equal(marks_in_use(p), marks);
+    nb_pages_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_window_gives_pages_back),
         cmocka_unit_test(test_classes_last_as_long_as_blocks),
+        cmocka_unit_test(test_windows_at_their_worst),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

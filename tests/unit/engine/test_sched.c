@@ -384,19 +384,35 @@ static void test_where_prompts_part_is_kept(void **unused)
     for (size_t i = 1; i < 3; i++) memcpy(b->ids[i], b->ids[0], 100 * sizeof **b->ids);
     nb_sched_seq *q[3];
     for (size_t i = 0; i < 3; i++) {
-        q[i] = submit(b, i, 200, 20, (double)i);
+        q[i] = submit(b, i, 208, 20, (double)i);
         plan(b, 9);
-        static const size_t from[] = {0, 0, 96}, n[] = {200, 96, 104};
+        static const size_t from[] = {0, 0, 96}, n[] = {208, 96, 112};
         assert_int_equal(part_of(b, q[i])->from, from[i]);
         assert_int_equal(part_of(b, q[i])->n, n[i]);
         commit(b);
         steps(b, 1, 9);
         nb_sched_finish(b->s, q[i]);
     }
-    nb_sched_seq *again = submit(b, 3, 200, 20, 9); /* the first prompt once more */
+    nb_sched_seq *again =
+        submit(b, 3, 208, 20, 9); /* the first prompt once more: its last block is computed */
     again->tokens = b->ids[0];
     plan(b, 9);
     assert_int_equal(part_of(b, again)->from, 192);
+    close_bench(b);
+}
+
+/* A decode that came later does not take the memory of a prompt that is not through. */
+static void test_who_came_first_is_no_victim(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.reserve = NB_RESERVE_PROMPT, .max_rows = 20}, 9, false);
+    nb_sched_seq *younger = submit(b, 1, 30, 60, 1), *older;
+    steps(b, 3, 1);
+    assert_int_equal(younger->computed, 31);
+    older = submit(b, 0, 110, 2, 0);
+    steps(b, 1, 1);
+    plan(b, 1); /* the 33rd token needs a third block, and the other holds or is promised seven of nine */
+    assert_true(b->n == 1 && b->parts[0].q == older && younger->state == NB_SCHED_RUNNING);
+    assert_int_equal(nb_sched_preemptions(b->s), 0);
     close_bench(b);
 }
 
@@ -512,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_as_few_victims_as_free_enough_or_none),
         cmocka_unit_test(test_who_is_planned_stays),
         cmocka_unit_test(test_where_prompts_part_is_kept),
+        cmocka_unit_test(test_who_came_first_is_no_victim),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_parked_sequences),
         cmocka_unit_test(test_cancelled_anywhere),

@@ -24,6 +24,7 @@ char *__wrap_strdup(const char *s);
 /* Atomic: the library's threads allocate too. */
 static atomic_bool fault_armed, fault_fired;
 static atomic_llong fault_countdown;
+static atomic_size_t fault_bytes; /* that calloc was ever asked for */
 
 /* From now on the n-th allocation (0: the next) fails, once. */
 static void fault_arm(size_t n)
@@ -52,6 +53,7 @@ void *__wrap_malloc(size_t n)
 }
 void *__wrap_calloc(size_t count, size_t n)
 {
+    fault_bytes += count * n;
     return fault_now() ? NULL : __real_calloc(count, n);
 }
 void *__wrap_realloc(void *p, size_t n)
