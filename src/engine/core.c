@@ -162,6 +162,7 @@ nb_status nb_core_new(nb_engine *e, const nb_tokenizer *t, const nb_core_options
     c->tok = t;
     c->opt = *opt;
     c->vocab = m->vocab;
+    c->most_tokens = nb_sched_context(&opt->sched, nb_pages_blocks(nb_engine_pages(e)));
     for (uint32_t id = 0; id < nb_tokenizer_size(t); id++) {
         size_t n;
         if (nb_tokenizer_bytes(t, id, &n) && n > c->token_bytes) c->token_bytes = n;

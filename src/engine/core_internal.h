@@ -61,6 +61,7 @@ struct nb_core {
     nb_core_options opt;
     nb_generation_config generation; /* for which tokens are ends */
     size_t vocab, token_bytes;       /* the longest token's */
+    size_t most_tokens;              /* of one sequence: the context, or what all blocks hold */
     nb_sched *sched;
     nb_guard *guard;
     pthread_t thread;

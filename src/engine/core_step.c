@@ -46,10 +46,10 @@ void nb_core_end(nb_core *c, nb_request *r, nb_finish finish, const nb_error *re
 /* ---- tokens ---- */
 
 /* Room for one more token. */
-static nb_status grow(nb_request *r, nb_error *err)
+static nb_status grow(const nb_core *c, nb_request *r, nb_error *err)
 {
     if (r->seq.n_tokens < r->cap) return NB_OK;
-    size_t most = r->seq.n_prompt + r->seq.max_tokens, cap = r->cap < most / 2 ? 2 * r->cap : most;
+    size_t most = c->most_tokens, cap = r->cap < most / 2 ? 2 * r->cap : most;
     uint32_t *t = realloc(r->tokens, cap * sizeof *t);
     if (!t) return nb_fail_nomem(err, "an answer's tokens", cap * sizeof *t);
     r->tokens = t;
@@ -64,7 +64,7 @@ static bool deliver(nb_core *c, nb_request *r)
 {
     const uint32_t id = r->sampled.chosen.id;
     nb_error err;
-    if (grow(r, &err) != NB_OK) {
+    if (grow(c, r, &err) != NB_OK) {
         nb_core_end(c, r, NB_FINISH_ERROR, &err);
         return false;
     }
@@ -88,7 +88,7 @@ static bool deliver(nb_core *c, nb_request *r)
     ev.stop_string = nb_output_push(r->output, id, r->sampled.stop && !r->include_stop);
     if (ev.stop_string >= 0 || r->sampled.stop)
         ev.finish = NB_FINISH_STOP;
-    else if (output >= r->seq.max_tokens || r->seq.n_tokens >= c->opt.sched.max_context)
+    else if (output >= r->seq.max_tokens || r->seq.n_tokens >= c->most_tokens)
         ev.finish = NB_FINISH_LENGTH;
     if (ev.stop_string < 0 && r->sampled.stop && !nb_generation_is_eos(&c->generation, id))
         ev.stop_token = id;
@@ -319,23 +319,24 @@ void nb_core_step(nb_core *c, size_t n)
     }
     nb_hist_add(&c->iteration, (double)rows, 1);
     nb_status together = batch ? run(c, batch, &err) : NB_OK;
-    for (size_t i = 0; i < n && together == NB_OK; i++) {
+    for (size_t i = 0; i < n && together == NB_OK;
+         i++) { /* good ones first: others may take a while to heal */
         nb_core_part *p = &c->parts[i];
-        if (!p->r || p->r->heal.n) continue;
-        settle(c, p); /* may give it something that heals: from the next step on it runs alone */
+        if (!p->r || p->r->heal.n || p->bad < p->step.n) continue;
+        settle(c, p);
         p->r = NULL;
     }
-    /* Healed ones each alone; after a failure the others too, so that those that cause it are found. */
     for (size_t i = 0; i < n; i++) {
         nb_core_part *p = &c->parts[i];
         if (!p->r) continue;
-        nb_status alone = together;
-        if (p->r->heal.n || batch > 1) {
+        nb_status s = together;
+        /* healed ones each alone; after a failure the others too, so that those that cause it are found */
+        if (p->r->heal.n || (together != NB_OK && batch > 1)) {
             aim(p, p->n);
-            alone = run_alone(c, p, &err);
+            s = run_alone(c, p, &err);
         }
-        if (alone == NB_OK)
-            settle(c, p);
+        if (s == NB_OK)
+            settle(c, p); /* what it may now be healed by has it run alone from the next step on */
         else
             failed(c, p->r, &err);
     }

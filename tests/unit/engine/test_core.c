@@ -140,6 +140,25 @@ static void long_answer(void **unused)
     serve_stop(&s);
 }
 
+/* A cache of fewer tokens than the context: an open-ended answer ends where the cache does, and one that asks for more is refused. */
+static void small_cache(void **unused)
+{
+    serve s;
+    nb_error err;
+    nb_request *r = NULL;
+    make_specs(200);
+    nb_request_spec q = serve_spec(prompts[3], 5, SERVE_CONTEXT - 5);
+    serve_blocks = 4;
+    serve_start(&s, SERVE_MODELS "llama_modelopt", NB_ARITH_BF16, 16);
+    serve_blocks = 0;
+    assert_int_equal(nb_core_submit(s.core, &q, &r, &err), NB_ERR_LIMIT);
+    q.open_ended = true;
+    serve_all(&s, &q, have, 1);
+    assert_int_equal(have[0].n, 4 * NB_BLOCK - 5);
+    assert_int_equal(have[0].finish, NB_FINISH_LENGTH);
+    serve_stop(&s);
+}
+
 /* A prompt that came before costs its last tokens alone; under another salt it is another. */
 static void prompt_again(void **unused)
 {
@@ -174,8 +193,9 @@ static void prompt_again(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),     cmocka_unit_test(deepseek),    cmocka_unit_test(demo),
-        cmocka_unit_test(preempted), cmocka_unit_test(long_answer), cmocka_unit_test(prompt_again),
+        cmocka_unit_test(llama),        cmocka_unit_test(deepseek),    cmocka_unit_test(demo),
+        cmocka_unit_test(preempted),    cmocka_unit_test(long_answer), cmocka_unit_test(small_cache),
+        cmocka_unit_test(prompt_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
