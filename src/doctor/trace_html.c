@@ -34,6 +34,7 @@ static void column_of(const nb_trace_row *r, char *buf, size_t cap)
         }
     }
     buf[n] = '\0';
+    if (!n) snprintf(buf, cap, "%s", r->op); /* what belongs to the layer as a whole */
 }
 
 typedef struct cell {
@@ -94,6 +95,17 @@ static bool fill(grid *g, const nb_trace *t)
     return true;
 }
 
+/* A number that may be none: NaN has no sign worth reading. */
+static void number(const char *fmt, double v, nb_buf *out)
+{
+    if (isnan(v))
+        nb_buf_adds(out, "NaN");
+    else if (isinf(v))
+        nb_buf_adds(out, v < 0 ? "-∞" : "∞");
+    else
+        nb_buf_addf(out, fmt, v);
+}
+
 /* 0: not finite; 1 … STEPS: from lost to as good as exact. */
 static int shade(const nb_trace_row *r)
 {
@@ -137,8 +149,13 @@ static void map_table(const grid *g, nb_buf *out)
             nb_buf_addf(out, "<td class=s%d title=\"", s);
             nb_html_escape(x->worst->module, out);
             if (x->count > 1) nb_buf_addf(out, " (worst of %zu)", x->count);
-            nb_buf_addf(out, ": local cosine %.4f, SNR %.1f dB, in amax %.4g, saturated ",
-                        x->worst->cos_local, x->worst->snr_local_db, x->worst->in_amax);
+            nb_buf_adds(out, ": local cosine ");
+            number("%.4f", x->worst->cos_local, out);
+            nb_buf_adds(out, ", SNR ");
+            number("%.1f", x->worst->snr_local_db, out);
+            nb_buf_adds(out, " dB, in amax ");
+            number("%.4g", x->worst->in_amax, out);
+            nb_buf_adds(out, ", saturated ");
             percent(x->worst->saturated, out);
             nb_buf_adds(out, ", flushed ");
             percent(x->worst->flushed, out);
@@ -147,7 +164,8 @@ static void map_table(const grid *g, nb_buf *out)
             else if (isinf(x->worst->snr_local_db))
                 nb_buf_adds(out, "\">=</td>");
             else
-                nb_buf_addf(out, "\">%.0f</td>", x->worst->snr_local_db);
+                nb_buf_addf(out, fabs(x->worst->snr_local_db) < 9.95 ? "\">%.1f</td>" : "\">%.0f</td>",
+                            x->worst->snr_local_db);
         }
         nb_buf_adds(out, "</tr>\n");
     }
@@ -160,7 +178,7 @@ static void legend(nb_buf *out)
                                                  "16 to 25",   "25 to 40",   "40 and more"};
     nb_buf_adds(out, "<p class=legend>");
     for (int i = 0; i <= STEPS; i++) nb_buf_addf(out, "<span><i class=s%d></i>%s</span> ", i, texts[i]);
-    nb_buf_adds(out, "</p>\n");
+    nb_buf_adds(out, "<span><i class=s6>=</i>equal to exact</span></p>\n");
 }
 
 /* How the local losses of linears are spread, 5 dB a bar. */
@@ -177,22 +195,19 @@ static void histogram(const nb_trace *t, nb_buf *out)
                                                           : 1 + (size_t)(snr / 5);
         if (++bins[b] > top) top = bins[b];
     }
-    nb_buf_adds(out, "<div class=scroll><svg class=bars viewBox=\"0 0 660 150\" role=img "
-                     "aria-label=\"linears by local SNR\">");
+    nb_buf_adds(out, "<p class=sub>Bars of 5 dB; below each the number where it begins.</p>\n"
+                     "<div class=bars role=img aria-label=\"linears by local SNR\">");
     for (size_t b = 0; b <= BINS; b++) {
-        double h = 95.0 * (double)bins[b] / (double)top;
-        int x = 10 + 50 * (int)b;
-        nb_buf_addf(out, "<rect class=\"%s\" x=%d y=%.1f width=42 height=%.1f rx=2 />", b == 0 ? "b0" : "b1",
-                    x, 118 - h, h);
-        if (bins[b]) nb_buf_addf(out, "<text x=%d y=%.1f>%zu</text>", x + 21, 113 - h, bins[b]);
+        nb_buf_addf(out, "<div%s><b>", b ? "" : " class=b0");
+        if (bins[b]) nb_buf_addf(out, "%zu", bins[b]);
+        nb_buf_addf(out, "</b><i style=\"height:%.1fpx\"></i><span>", 96.0 * (double)bins[b] / (double)top);
         if (b == 0)
-            nb_buf_addf(out, "<text x=%d y=135>NaN</text>", x + 21);
-        else if (b == BINS)
-            nb_buf_addf(out, "<text x=%d y=135>%d+</text>", x + 21, 5 * (BINS - 1));
+            nb_buf_adds(out, "NaN");
         else
-            nb_buf_addf(out, "<text x=%d y=135>%zu</text>", x + 21, 5 * (b - 1));
+            nb_buf_addf(out, "%zu%s", 5 * (b - 1), b == BINS ? "+" : "");
+        nb_buf_adds(out, "</span></div>");
     }
-    nb_buf_adds(out, "</svg></div>\n");
+    nb_buf_adds(out, "</div>\n");
 }
 
 static void worst_table(const nb_trace *t, nb_buf *out)
@@ -203,47 +218,87 @@ static void worst_table(const nb_trace *t, nb_buf *out)
         out->bad = true;
         return;
     }
-    nb_buf_adds(out, "<div class=scroll><table class=rows><tr><th>module</th><th>local cosine</th><th>SNR "
-                     "dB</th><th>total cosine</th><th>saturated</th><th>flushed</th><th>in amax</th><th>not "
-                     "finite</th></tr>\n");
+    nb_buf_adds(out, "<div class=scroll><table class=rows><tr><th>module</th><th>SNR dB</th><th>local "
+                     "cosine</th><th>saturated</th><th>flushed</th><th>in amax</th><th>total "
+                     "cosine</th><th>not finite</th></tr>\n");
     for (size_t i = 0; i < n && i < WORST; i++) {
         const nb_trace_row *r = w[i];
         nb_buf_addf(out, "<tr%s><td>", r->bad ? " class=bad" : "");
         nb_html_escape(r->module, out);
-        nb_buf_addf(out, "</td><td>%.4f</td><td>%.1f</td><td>%.4f</td><td>", r->cos_local, r->snr_local_db,
-                    r->cos_total);
+        nb_buf_adds(out, "</td><td>");
+        number("%.1f", r->snr_local_db, out);
+        nb_buf_adds(out, "</td><td>");
+        number("%.4f", r->cos_local, out);
+        nb_buf_adds(out, "</td><td>");
         percent(r->saturated, out);
         nb_buf_adds(out, "</td><td>");
         percent(r->flushed, out);
-        nb_buf_addf(out, "</td><td>%.4g</td><td>%llu</td></tr>\n", r->in_amax,
-                    (unsigned long long)r->nonfinite);
+        nb_buf_adds(out, "</td><td>");
+        number("%.4g", r->in_amax, out);
+        nb_buf_adds(out, "</td><td>");
+        number("%.4f", r->cos_total, out);
+        nb_buf_addf(out, "</td><td>%llu</td></tr>\n", (unsigned long long)r->nonfinite);
     }
     nb_buf_adds(out, "</table></div>\n");
     free((void *)w);
 }
 
+/* What check said of the folder: rule, what is wrong, where. */
+static void findings_list(const nb_findings *l, nb_buf *out)
+{
+    if (!l->count) return;
+    nb_buf_adds(out, "<h2>What nibble check says of the folder</h2>\n<ul class=findings>");
+    for (size_t i = 0; i < l->count && i < WORST; i++) {
+        const nb_finding *f = &l->items[i];
+        nb_buf_addf(out, "<li><b class=%s>%s %s</b> ", nb_severity_name(f->severity),
+                    nb_severity_name(f->severity), f->rule);
+        nb_html_escape(f->message, out);
+        if (f->n_tensors) {
+            nb_buf_adds(out, "<br><code>");
+            nb_html_escape(f->tensors[0], out);
+            nb_buf_adds(out, "</code>");
+            if (f->n_tensors > 1) nb_buf_addf(out, " and %zu more", f->n_tensors - 1);
+        }
+        nb_buf_adds(out, "</li>\n");
+    }
+    if (l->count > WORST) nb_buf_addf(out, "<li>and %zu more</li>\n", l->count - WORST);
+    nb_buf_adds(out, "</ul>\n");
+}
+
 static const char style[] =
-    ":root{--s0:#6b1f7a;--s1:#b3261e;--s2:#e0643c;--s3:#f0a860;--s4:#f3e2a9;--s5:#cfe8c5;--s6:#a5d6a0;--on:#"
+    ":root{--s0:#6b1f7a;--s1:#b3261e;--s2:#ee8a62;--s3:#f3b874;--s4:#f3e2a9;--s5:#d6ebcd;--s6:#a5d6a0;--on:#"
     "fff}"
-    "@media(prefers-color-scheme:dark){:root{--s0:#b45bc9;--s1:#c9423a;--s2:#b7552f;--s3:#94672c;"
-    "--s4:#5f5a2c;--s5:#2f5236;--s6:#234a2c}}.scroll{overflow-x:"
-    "auto}table{border-collapse:collapse;font-size:13px}.map td,.map "
-    "th{min-width:34px;height:26px;text-align:"
-    "center;padding:0 4px;border:1px solid var(--bg)}.map th{color:var(--dim);font-weight:500}.map "
-    "tr>th:first-"
-    "child{position:sticky;left:0;background:var(--bg)}.map .col{height:210px;vertical-align:bottom;padding-"
-    "bottom:6px}.map .col span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}"
-    ".s0{background:var(--s0);color:var(--on)}.s1{background:var(--s1);color:var(--on)}.s2{background:var(--"
-    "s2)"
-    "}.s3{background:var(--s3)}.s4{background:var(--s4)}.s5{background:var(--s5)}.s6{background:var(--s6)}"
-    ".legend{color:var(--dim);font-size:13px}.legend span{display:inline-block;margin-right:12px}.legend i{"
-    "display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:5px;vertical-align:-2px}"
-    ".bars{width:660px;height:150px}.bars rect{fill:var(--dim)}.bars .b0{fill:var(--s0)}.bars "
-    "text{fill:var(--dim);font-size:12px;text-anchor:middle}.rows{width:100%}.rows th,.rows td{padding:4px "
-    "10px;"
-    "border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}.rows th{color:var(--dim);font-"
-    "weight:500}.rows td:first-child,.rows th:first-child{text-align:left;font-family:ui-monospace,monospace}"
-    ".rows .bad td:first-child{color:var(--bad)}";
+    "@media(prefers-color-scheme:dark){:root{--s0:#a04bb5;--s1:#bd3a33;--s2:#a54a26;--s3:#85601f;--s4:#"
+    "57532a;"
+    "--s5:#33503a;--s6:#1f4428}}"
+    ".legend{color:var(--dim);margin:0 0 12px;font-size:13px}code{font:13px ui-monospace,monospace}"
+    ".findings{margin:0;padding:0;list-style:none}.findings li{padding:6px 0;border-bottom:1px solid "
+    "var(--line);overflow-wrap:anywhere}.error{color:var(--bad)}.warning{color:var(--warn)}"
+    ".note{color:var(--dim)}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}"
+    ".map td,.map th{min-width:36px;height:26px;text-align:center;padding:0 4px;border:1px solid var(--bg)}"
+    ".map th{color:var(--dim);font-weight:500}"
+    ".map tr>th:first-child{position:sticky;left:0;background:var(--bg)}"
+    ".map .col{vertical-align:bottom;padding-bottom:6px}"
+    ".map .col span{writing-mode:vertical-rl;transform:rotate(180deg);white-space:nowrap}"
+    ".s0{background:var(--s0);color:var(--on)}.s1{background:var(--s1);color:var(--on)}"
+    ".s2{background:var(--s2)}.s3{background:var(--s3)}.s4{background:var(--s4)}.s5{background:var(--s5)}"
+    ".s6{background:var(--s6)}"
+    ".legend span{display:inline-block;margin-right:12px}"
+    ".legend i{display:inline-block;width:16px;height:16px;border-radius:3px;margin-right:5px;"
+    "vertical-align:middle;font:13px/16px system-ui,sans-serif;text-align:center;color:var(--fg)}"
+    ".bars{display:flex;gap:4px;max-width:640px;align-items:flex-end;color:var(--dim)}"
+    ".bars div{flex:1;min-width:0;text-align:center}.bars b,.bars i,.bars span{display:block}"
+    ".bars b{font-weight:400;font-size:12px}.bars i{background:var(--dim);border-radius:2px 2px 0 0}"
+    ".bars .b0 i{background:var(--s0)}"
+    ".bars span{font-size:12px;border-top:1px solid var(--line);padding-top:3px}"
+    ".rows{width:100%}.rows th,.rows td{padding:4px 10px;border-bottom:1px solid var(--line);"
+    "text-align:right;white-space:nowrap}.rows th{color:var(--dim);font-weight:500}"
+    ".rows td:first-child,.rows th:first-child{text-align:left}"
+    ".rows td:first-child{font-family:ui-monospace,monospace}.rows .bad td:first-child{color:var(--bad)}"
+    "@media(max-width:600px){main{padding:14px 12px 40px}.rows th,.rows td{padding:4px 6px}"
+    ".rows td:first-child{white-space:normal;overflow-wrap:anywhere;min-width:150px;font-size:12px}"
+    ".rows th{white-space:normal}}";
 
 void nb_trace_html(const nb_trace *t, const char *title, nb_buf *out)
 {
@@ -271,7 +326,9 @@ void nb_trace_html(const nb_trace *t, const char *title, nb_buf *out)
         }
         nb_buf_adds(out, "</dl>");
     }
-    nb_buf_adds(out, "</div>\n<h2>Layers by operators: local SNR in dB</h2>\n");
+    nb_buf_adds(out, "</div>\n");
+    findings_list(&t->findings, out);
+    nb_buf_adds(out, "<h2>Layers by operators: local SNR in dB</h2>\n");
     legend(out);
     map_table(&g, out);
     nb_buf_adds(out, "<h2>Linears by local SNR in dB</h2>\n");

@@ -8,6 +8,7 @@ import struct
 import nb
 import pytest
 import st
+from defects import break_py
 
 IDS = [[1, 5, 9, 2, 7, 11, 3, 8, 20, 31, 44, 6, 13, 17, 19, 23]]
 STACKS = ("vllm-cutlass", "vllm-flashinfer", "vllm-marlin", "vllm-emulation", "llama.cpp")
@@ -352,6 +353,14 @@ def test_html(ids):
     page = nb.ok("trace", nb.MODELS["llama_ct"], "--ids", ids, "--as", "vllm-cutlass", "--format", "html").stdout
     assert page.startswith("<!doctype html>") and "prefers-color-scheme:dark" in page and page.rstrip().endswith("</html>")
     assert "http" not in page and "<script" not in page and "src=" not in page and "self_attn.k_proj" in page
+
+
+def test_html_of_a_broken_folder(ids, tmp_path):
+    """What check finds stands there, too; NaN is written as a word, every column has a name."""
+    break_py.write(str(nb.MODELS["llama_ct"]), str(tmp_path / "m"), "nan_byte_one")
+    page = nb.ok("trace", tmp_path / "m", "--ids", ids, "--format", "html").stdout
+    assert "<b class=error>error NB101</b>" in page and ">NaN</td>" in page
+    assert ">nan<" not in page and ">-nan<" not in page and "<span></span></th>" not in page
 
 
 @pytest.mark.parametrize("args", (["--as", "sglang"], ["--module", "x"], ["--amax", "3"], ["--cast", "x", "-p", "x"],
