@@ -33,7 +33,7 @@ size_t nb_row_count(const float *v, size_t n, float x);
 /* True when v[a] comes before v[b]: larger, equals by index. */
 static inline bool nb_row_before(const float *v, uint32_t a, uint32_t b)
 {
-    return v[a] > v[b] || (v[a] == v[b] && a < b);
+    return v[a] > v[b] || (a < b && v[a] == v[b]);
 }
 
 #endif

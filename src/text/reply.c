@@ -207,7 +207,7 @@ static bool take_content(nb_reply *r, const nb_reply_sink *to)
 {
     static const char *const own[] = {END_THINK};
     const char *marks[3];
-    size_t n_own = r->form && r->form->absorbs;
+    size_t n_own = r->form && r->form->absorbs ? 1 : 0;
     int k = nb_window_find(&r->w, marks, marks_of(r, own, n_own, true, marks));
     nb_span text = nb_window_free(&r->w);
     if (r->after_calls) {

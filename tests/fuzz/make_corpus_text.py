@@ -1,4 +1,4 @@
-"""Writes the first inputs of fuzz_tokenizer and fuzz_dsv4: python3 tests/fuzz/make_corpus_text.py. Small tokenizers of each
+"""Writes the first inputs of fuzz_tokenizer, fuzz_dsv4 and fuzz_reply: python3 tests/fuzz/make_corpus_text.py. Small tokenizers of each
 family, the components and mistakes that the loader must tell apart, requests and replies."""
 import json
 import pathlib
@@ -71,6 +71,20 @@ DSV4 = {
         "chat_template_kwargs": {"thinking": {"type": "enabled"}, "reasoning_effort": "max", "drop_thinking": False}}, ensure_ascii=False),
 }
 
+# reasoning parser (NULL is 8), tool parser and thinking in the first byte, the cuts in the second
+HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": [1, {"b": "}\\""}]}}\n</tool_call>\n'
+BLOCK = f"\n\n<｜DSML｜tool_calls>\n{CALL}{CALL}</｜DSML｜tool_calls>"
+REPLY = {
+    "r1": (0 << 1 | 1, "<think>why</think>so"),
+    "identity": (1 << 1, "<think>why</think>so"),
+    "v4": (2 << 1 | 1, f"why</think>so{BLOCK}"),
+    "v4_cut": (2 << 1 | 1, f"why{BLOCK[:-40]}"),
+    "v4_json": (8 << 1, '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="false">[1</｜DSML｜parameter>\n</｜DSML｜invoke>\n'),
+    "qwen": (1 << 5 | 7 << 1 | 1, f"why</think>\n\n{HERMES}{HERMES}"),
+    "hermes_bad": (1 << 5 | 8 << 1, f"a{HERMES[:50]}x{HERMES}"),
+    "hermes_order": (1 << 5 | 8 << 1, '<tool_call>{"arguments": -1.5e3, "x": [true, null], "name": "g"}</tool_call> and'),
+}
+
 for name, value in TOKENIZERS.items():
     path = HERE / "tokenizer" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,3 +94,7 @@ for name, value in DSV4.items():
     path = HERE / "dsv4" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(value.encode())
+for name, (choice, text) in REPLY.items():
+    path = HERE / "reply" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes([choice, 7]) + text.encode())

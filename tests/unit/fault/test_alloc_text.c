@@ -1,6 +1,6 @@
 /*
  * Memory runs out at the first allocation, the second, and so on, while a tokenizer is loaded, encodes and decodes, and while a
- * chat is rendered and a reply taken apart: each time the call says NB_ERR_NOMEM (or got by without) and leaves nothing behind
+ * chat is rendered and a reply taken apart, whole and as it arrives: each time the call says NB_ERR_NOMEM (or got by without) and leaves nothing behind
  * (the sanitizer build sees leaks), until one gets through.
  */
 #include "text/tiny.h"
@@ -9,6 +9,7 @@
 
 #include "base/json_tree.h"
 #include "text/chat.h"
+#include "text/replies.h"
 
 static void fail_each_allocation(const char *name, nb_status (*work)(const void *), const void *ctx)
 {
@@ -105,6 +106,29 @@ static nb_status take_apart(const void *ctx)
     return s;
 }
 
+typedef struct answer {
+    how how;
+    const char *text;
+} answer;
+
+static size_t seven_more(void *ctx, size_t at, size_t n)
+{
+    (void)ctx;
+    return n - at < 7 ? n : at + 7;
+}
+
+/* The sink's own memory may run out as well: its caller finds that in the buffer. */
+static nb_status as_it_arrives(const void *ctx)
+{
+    const answer *a = ctx;
+    told t = {0};
+    nb_error err = {0};
+    nb_status s = told_feed(&t, a->how, a->text, strlen(a->text), seven_more, NULL, &err);
+    if (s == NB_OK && !nb_buf_ok(&t.line)) s = NB_ERR_NOMEM;
+    nb_buf_free(&t.line);
+    return s;
+}
+
 static void chat(void **state)
 {
     (void)state;
@@ -122,6 +146,11 @@ static void chat(void **state)
     assert_int_equal(nb_json_tree(NULL, request, sizeof request - 1, &r, NULL), NB_OK);
     fail_each_allocation("render", render, r);
     fail_each_allocation("parse", take_apart, reply);
+    fail_each_allocation("parse as it arrives", as_it_arrives,
+                         &(answer){{"deepseek_v4", "deepseek_v4", true}, reply});
+    fail_each_allocation("parse Hermes as it arrives", as_it_arrives,
+                         &(answer){{"qwen3", "hermes", true},
+                                   "why</think><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"});
     json_decref(r);
 }
 

@@ -84,7 +84,10 @@ static inline nb_status told_feed(told *t, how h, const char *text, size_t n,
         size_t end = next(ctx, at, n);
         /* a copy of its own size: the sanitizer sees a look beyond it, and text must not be borrowed */
         char *piece = malloc(end - at);
-        if (!piece) abort();
+        if (!piece) {
+            s = NB_ERR_NOMEM;
+            break;
+        }
         memcpy(piece, text + at, end - at);
         s = nb_reply_push(r, piece, end - at, &to, err);
         free(piece);
