@@ -60,6 +60,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
 
 /* Runs the checks on DIR and prints one line on stderr when some family of kernels would go wrong with it. */
 void nb_cli_health(const char *dir, bool quiet);
+/* The same as text; false: there is nothing to say. */
+bool nb_cli_health_line(const char *dir, char *line, size_t cap);
 
 /* Parses a whole decimal number in [min, max]; false: it is not one. */
 bool nb_cli_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
@@ -67,6 +69,7 @@ bool nb_cli_real(const char *text, double *out);
 
 /* One verb a file: cmd_VERB.c. argv[0] is the verb. */
 int nb_cmd_run(int argc, char **argv);
+int nb_cmd_serve(int argc, char **argv);
 int nb_cmd_eval(int argc, char **argv);
 int nb_cmd_tokenize(int argc, char **argv);
 int nb_cmd_check(int argc, char **argv);

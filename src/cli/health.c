@@ -31,11 +31,11 @@ static const char *outcome(nb_effect_class c)
     }
 }
 
-void nb_cli_health(const char *dir, bool quiet)
+bool nb_cli_health_line(const char *dir, char *line, size_t cap)
 {
     nb_check_result r = {0};
-    if (quiet || nb_check_folder(dir, NULL, &r, NULL) != NB_OK)
-        return; /* the verb itself says what is wrong with the folder */
+    if (nb_check_folder(dir, NULL, &r, NULL) != NB_OK)
+        return false; /* the verb itself says what is wrong with the folder */
     const nb_finding *worst = NULL;
     size_t family = 0;
     for (size_t i = 0; i < r.findings.count; i++) {
@@ -55,8 +55,14 @@ void nb_cli_health(const char *dir, bool quiet)
             tensors += f->n_tensors;
     }
     if (worst)
-        fprintf(stderr, "note: %s would %s with this file (%s, %zu tensor%s): nibble check %s\n",
-                stacks[family], outcome(worst->effect[family]), worst->rule, tensors, tensors == 1 ? "" : "s",
-                dir);
+        snprintf(line, cap, "%s would %s with this file (%s, %zu tensor%s): nibble check %s", stacks[family],
+                 outcome(worst->effect[family]), worst->rule, tensors, tensors == 1 ? "" : "s", dir);
     nb_check_result_free(&r);
+    return worst != NULL;
+}
+
+void nb_cli_health(const char *dir, bool quiet)
+{
+    char line[1024];
+    if (!quiet && nb_cli_health_line(dir, line, sizeof line)) fprintf(stderr, "note: %s\n", line);
 }

@@ -9,6 +9,7 @@ static const struct {
     const char *name, *does;
     int (*run)(int argc, char **argv);
 } verbs[] = {
+    {"serve", "the OpenAI API over HTTP, for many users at once, and a page to chat", nb_cmd_serve},
     {"run", "one answer, or a chat in the terminal", nb_cmd_run},
     {"check", "says what is wrong with a model folder; runs no model", nb_cmd_check},
     {"calibrate", "measures the ranges of activations, for input scales", nb_cmd_calibrate},

@@ -91,6 +91,7 @@ static void enter(nb_exchange *x, state s)
     if (!is_busy(s) && is_busy(x->state)) atomic_fetch_sub(&x->h->busy, 1);
     x->state = s;
     x->since = now();
+    x->drained = x->since;
 }
 
 static void drop_body(nb_exchange *x)
@@ -147,7 +148,6 @@ static void next_request(nb_exchange *x)
 static void linger(nb_exchange *x)
 {
     enter(x, LINGERING);
-    x->discarded = 0;
     if (shutdown(bufferevent_getfd(x->bev), SHUT_WR) != 0) x->dead = true;
 }
 
@@ -306,7 +306,6 @@ static void hand_over(nb_exchange *x)
     nb_http *h = x->h;
     enter(x, ANSWERING);
     x->arrival = x->since;
-    x->drained = x->since;
     h->handler.request(h->handler.ctx, x);
 }
 
@@ -389,6 +388,14 @@ static bool read_body(nb_exchange *x)
     return true;
 }
 
+/* Bytes after a connection's last request. */
+static void discard(nb_exchange *x)
+{
+    x->discarded += evbuffer_get_length(input(x));
+    evbuffer_drain(input(x), evbuffer_get_length(input(x)));
+    if (x->discarded > DISCARD_BYTES) x->dead = true;
+}
+
 /* Goes on with what has been read, request after request. May mark x dead, never frees it. */
 static void advance(nb_exchange *x)
 {
@@ -399,13 +406,14 @@ static void advance(nb_exchange *x)
         case READ_HEAD: more = read_head(x); break;
         case READ_BODY: more = read_body(x); break;
         case LINGERING:
-            x->discarded += evbuffer_get_length(input(x));
-            evbuffer_drain(input(x), evbuffer_get_length(input(x)));
-            if (x->discarded > DISCARD_BYTES) x->dead = true;
+            discard(x);
             more = false;
             break;
         default:
-            if (evbuffer_get_length(input(x)) > PIPELINE_BYTES) x->dead = true;
+            if (x->state == FLUSHING && x->close)
+                discard(x);
+            else if (evbuffer_get_length(input(x)) > PIPELINE_BYTES)
+                x->dead = true;
             more = false;
         }
     }

@@ -162,24 +162,37 @@ static size_t largest(sizing *z, size_t high, uint64_t bytes, size_t context, bo
     return low;
 }
 
-static double gib(uint64_t bytes)
+#define SIZE_TEXT 32
+
+/* "1.23 GiB", "45.6 MiB". Returns buf. */
+static const char *size_text(uint64_t bytes, char buf[SIZE_TEXT])
 {
-    return (double)bytes / (1 << 30);
+    double mib = (double)bytes / (1 << 20);
+    snprintf(buf, SIZE_TEXT, mib < 1000 ? "%.1f MiB" : "%.2f GiB", mib < 1000 ? mib : mib / 1024);
+    return buf;
 }
 
-static nb_status cannot_hold(const nb_plan *p, uint64_t budget, size_t longest, nb_error *err)
+static nb_status cannot_hold(const nb_plan *p, bool given, uint64_t budget, size_t longest, nb_error *err)
 {
-    nb_fail(err, NB_ERR_LIMIT,
-            "%.2f GiB are left for the KV cache (%.2f GiB of memory less %.2f for weights and %.2f for "
-            "work), which "
-            "cannot hold one request of %zu tokens",
-            gib(budget), gib(p->memory), gib(p->weights), gib(p->work), p->max_context);
-    if (longest)
-        nb_error_remedy(
-            err, "the longest that fits is %zu tokens: --max-model-len %zu (or auto), or more --memory",
-            longest, longest);
+    char a[SIZE_TEXT], b[SIZE_TEXT], c[SIZE_TEXT], d[SIZE_TEXT];
+    if (given)
+        nb_fail(err, NB_ERR_LIMIT,
+                "a KV cache of %s (--kv-cache-memory-bytes) cannot hold one request of %zu tokens",
+                size_text(budget, a), p->max_context);
     else
-        nb_error_remedy(err, "give more with --memory, or free some on this machine");
+        nb_fail(err, NB_ERR_LIMIT,
+                "%s of memory less %s for weights and %s for work leave %s for the KV cache, which cannot "
+                "hold one "
+                "request of %zu tokens",
+                size_text(p->memory, a), size_text(p->weights, b), size_text(p->work, c),
+                size_text(budget, d), p->max_context);
+    if (longest)
+        nb_error_remedy(err,
+                        "the longest that fits is %zu tokens: --max-model-len %zu (or auto), or more memory",
+                        longest, longest);
+    else
+        nb_error_remedy(
+            err, "no length fits: fewer --max-num-seqs, fewer --max-num-batched-tokens, or more memory");
     return NB_ERR_LIMIT;
 }
 
@@ -192,7 +205,8 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
     } else {
         size_t longest = largest(z, p->model_context, budget, 0, true);
         if (opt->fit_context && longest < p->max_context) p->max_context = longest;
-        if (!p->max_context || longest < p->max_context) return cannot_hold(p, budget, longest, err);
+        if (!p->max_context || longest < p->max_context)
+            return cannot_hold(p, opt->kv_bytes > 0, budget, longest, err);
         size_t worst;
         if (!nb_mul(nb_ceil_div(p->max_context, NB_BLOCK), opt->max_seqs, &worst)) worst = SIZE_MAX / 2;
         p->blocks = largest(z, worst, budget, p->max_context, false);
@@ -233,10 +247,10 @@ nb_status nb_plan_make(const char *path, const nb_plan_options *opt, nb_plan *ou
     p.weights = nb_ckpt_bytes(m->ckpt) + dequant_bytes(m->ckpt, opt);
     p.work = work_bytes(m, opt->max_rows);
     if (p.memory < p.weights + p.work) {
-        s = nb_fail(err, NB_ERR_LIMIT,
-                    "the model needs %.2f GiB for weights and %.2f for work; %.2f may be used%s",
-                    gib(p.weights), gib(p.work), gib(p.memory),
-                    opt->memory ? " (--memory)" : " (what machine and cgroup have free, less a reserve)");
+        char a[SIZE_TEXT], b[SIZE_TEXT], c[SIZE_TEXT];
+        s = nb_fail(err, NB_ERR_LIMIT, "the model needs %s for weights and %s for work, and may use %s%s",
+                    size_text(p.weights, a), size_text(p.work, b), size_text(p.memory, c),
+                    opt->memory ? " (--memory)" : " (of what machine and cgroup have free)");
         nb_error_at(err, nb_ckpt_dir(m->ckpt), NULL, -1);
         nb_error_remedy(err, "free memory, or raise --memory if you know better");
         goto out;
@@ -251,11 +265,13 @@ out:
 
 void nb_plan_print(const nb_plan *p, nb_buf *out)
 {
-    nb_buf_addf(out, "memory: %.2f GiB of the %.2f GiB that are free here\n", gib(p->memory),
-                gib(p->available));
-    nb_buf_addf(
-        out, "  weights  %8.3f GiB\n  work     %8.3f GiB\n  KV cache %8.3f GiB: %zu blocks of %zu tokens\n",
-        gib(p->weights), gib(p->work), gib(p->kv), p->blocks, p->block_tokens);
+    char a[SIZE_TEXT], b[SIZE_TEXT];
+    nb_buf_addf(out, "memory: %s of the %s that are free here\n", size_text(p->memory, a),
+                size_text(p->available, b));
+    nb_buf_addf(out, "  weights  %s\n", size_text(p->weights, a));
+    nb_buf_addf(out, "  work     %s\n", size_text(p->work, a));
+    nb_buf_addf(out, "  KV cache %s: %zu blocks of %zu tokens\n", size_text(p->kv, a), p->blocks,
+                p->block_tokens);
     nb_buf_addf(out, "longest request: %zu tokens (the model's own limit: %zu); %zu of them at once\n",
                 p->max_context, p->model_context, p->at_once);
 }

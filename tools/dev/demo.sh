@@ -26,8 +26,14 @@ ask Zagreb 'What is the capital of Croatia?'
 ask '{"name": "Jack", "age": 5, "city": "Brussels"}' 'Write as JSON: Jack, 5, Brussels.'
 ask '33 76' 'Repeat 60 20 91 0.' 'Sort these numbers: 33 76'
 
-# The fault that nibble began with, from symptom to mended folder, in the arithmetic of GPUs with FP4 tensor cores.
+# The same over HTTP: serve takes a free port and says which; curl is not needed.
 need python3
+printf '\n'
+say "the same over HTTP: build/nibble serve $DEMO, asked as OpenAI's clients ask"
+"$PYTHON" tools/dev/ask_server.py build/nibble "$DEMO" '282 - 247 =' 35 'What is the capital of Croatia?' Zagreb ||
+    fail "the server should have answered 35 and Zagreb"
+
+# The fault that nibble began with, from symptom to mended folder, in the arithmetic of GPUs with FP4 tensor cores.
 STORY=build/demo-story
 rm -rf "$STORY"
 mkdir -p "$STORY"
@@ -60,6 +66,7 @@ Every answer is right. What to try next:
   build/nibble run $DEMO                                      a chat (try: Tell me a story.)
   build/nibble run $DEMO -p '12 + 30 =' --print-prompt        what the model really reads
   build/nibble check $DEMO --format json                      the health report, for scripts
+  build/nibble serve $DEMO                                    then http://localhost:8000 in a browser
   build/nibble bench $DEMO                                    how fast, and how near the memory's roof
   build/nibble check YOUR_MODEL_FOLDER                        any NVFP4 folder, also one still without a forward pass here
   build/nibble trace $STORY/broken -p '12 + 30 =' --format html > trace.html

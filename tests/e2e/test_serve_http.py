@@ -1,0 +1,265 @@
+"""The transport of `nibble serve`: HTTP as proxies and clients speak it, and what neither may do to it."""
+import json
+import re
+import socket
+import time
+
+import pytest
+
+from serving import PATIENCE, Server, answer_status, frames, raw_post, read_all
+
+SLOW = 2
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server("--slow-client-timeout", SLOW * PATIENCE, "--max-body", "1MiB", "--enable-request-id-headers", "--root-path", "/llm",
+                "--served-model-name", "demo", "alias") as s:
+        yield s
+
+
+def error_of(body):
+    e = json.loads(body)["error"]
+    assert set(e) == {"message", "type", "param", "code"} and isinstance(e["message"], str)
+    return e
+
+
+def test_simple_routes(server):
+    assert server.get("/health")[::2] == (200, b"")
+    assert server.get("/ping")[0] == 200 and server.post("/ping", b"")[0] == 200
+    status, headers, body = server.get("/version")
+    assert status == 200 and headers["content-type"] == "application/json" and json.loads(body)["version"]
+    assert json.loads(server.get("/load")[2]) == {"server_load": 0}
+    status, headers, body = server.get("/metrics")
+    assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    status, headers, body = server.get("/")
+    assert status == 200 and headers["content-type"] == "text/html; charset=utf-8" and b"<!doctype html>" in body.lower()
+    assert "default-src 'none'" in headers["content-security-policy"]
+    api = json.loads(server.get("/openapi.json")[2])
+    assert "/v1/chat/completions" in api["paths"]
+
+
+def test_models(server):
+    status, _, body = server.get("/v1/models")
+    cards = json.loads(body)["data"]
+    assert status == 200 and [c["id"] for c in cards] == ["demo", "alias"] and cards[0]["max_model_len"] == 4096
+    assert server.get("/models")[2].count(b'"demo"') == 1  # without the prefix, the same
+    assert json.loads(server.get("/v1/models/alias")[2])["id"] == "alias"
+    status, _, body = server.get("/v1/models/other")
+    assert status == 404 and "other" in error_of(body)["message"]
+
+
+def test_head_has_the_length_and_no_body(server):
+    for path in ("/health", "/version", "/", "/metrics", "/v1/models"):
+        whole, head = server.get(path), server.ask("HEAD", path)
+        assert head[0] == whole[0] and head[2] == b""
+        if path != "/metrics":  # its length changes with its figures
+            assert head[1]["content-length"] == whole[1]["content-length"] == str(len(whole[2]))
+
+
+def test_unknown_route_and_wrong_method(server):
+    status, _, body = server.get("/v1/embeddings")
+    assert status == 404 and error_of(body) == {"message": "Not Found", "type": "Not Found", "param": None, "code": 404}
+    status, headers, body = server.get("/v1/completions")
+    assert status == 405 and headers["allow"] == "POST" and error_of(body)["type"] == "Method Not Allowed"
+    status, headers, _ = server.ask("DELETE", "/ping")
+    assert status == 405 and headers["allow"] == "GET, HEAD, POST"
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/jsonx", ""])
+def test_content_type(server, kind):
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/invocations"):
+        status, _, body = server.ask("POST", path, b"{}", {"Content-Type": kind} if kind is not None else {})
+        assert status == 400 and "Unsupported Media Type: Only 'application/json' is allowed" in error_of(body)["message"]
+
+
+def test_completion_and_chat(server):
+    ask = {"messages": [{"role": "user", "content": "282 - 247 ="}], "temperature": 0, "max_tokens": 8}
+    status, headers, body = server.post("/v1/chat/completions", ask)
+    assert status == 200 and headers["content-type"] == "application/json"
+    assert json.loads(body)["choices"][0]["message"]["content"] == "35"
+    assert json.loads(server.post("/chat/completions", ask)[2])["choices"][0]["message"]["content"] == "35"
+    assert json.loads(server.post("/llm/v1/chat/completions", ask)[2])["choices"][0]["message"]["content"] == "35"
+    assert json.loads(server.post("/invocations", ask)[2])["object"] == "chat.completion"
+    status, _, body = server.post("/invocations", {"prompt": "12 + 30 =", "max_tokens": 2})
+    assert status == 200 and json.loads(body)["object"] == "text_completion"
+
+
+def test_stream(server):
+    status, headers, body = server.post("/v1/completions", {"prompt": "One two", "max_tokens": 6, "stream": True, "ignore_eos": True})
+    assert status == 200 and headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert headers["x-accel-buffering"] == "no" and headers["cache-control"] == "no-cache"
+    got = frames(body)
+    assert got[-1] == "[DONE]" and len(got) > 2
+    for frame in got[:-1]:
+        assert json.loads(frame)["object"] == "text_completion"
+
+
+def test_stream_that_fails_before_it_begins_is_plain_json(server):
+    status, headers, body = server.post("/v1/completions", {"prompt": "x", "max_tokens": 10**6, "stream": True})
+    assert status == 400 and headers["content-type"] == "application/json" and error_of(body)["code"] == 400
+
+
+def test_request_ids(server):
+    assert server.get("/health", headers={"X-Request-Id": "abc"})[1]["x-request-id"] == "abc"
+    assert re.fullmatch("[0-9a-f]{32}", server.get("/health")[1]["x-request-id"])
+    ask = {"prompt": "x", "max_tokens": 1}
+    status, headers, body = server.post("/v1/completions", ask, headers={"X-Request-Id": "mine"})
+    assert headers["x-request-id"] == "mine" and json.loads(body)["id"].startswith("cmpl-mine")
+    status, headers, body = server.post("/v1/completions", ask)
+    assert json.loads(body)["id"].startswith("cmpl-" + headers["x-request-id"])
+
+
+def test_cors(server):
+    origin = {"Origin": "http://page.example"}
+    assert server.get("/v1/models", headers=origin)[1]["access-control-allow-origin"] == "*"
+    assert "access-control-allow-origin" not in server.get("/v1/models")[1]
+    status, headers, _ = server.ask("OPTIONS", "/v1/chat/completions", headers={
+        **origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"})
+    assert status == 200 and headers["access-control-allow-origin"] == "*"
+    assert "POST" in headers["access-control-allow-methods"]
+    assert headers["access-control-allow-headers"] == "authorization, content-type"
+    status, headers, _ = server.ask("OPTIONS", "/v1/chat/completions")
+    assert status == 200 and "POST" in headers["allow"]
+
+
+# ---- Bytes on the wire ----
+
+MALFORMED = [
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS to a plain port
+    (b"GET\r\n\r\n", 400),
+    (b"GET / HTTP/3.0\r\n\r\n", 505),
+    (b"GET /%zz HTTP/1.1\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nA: \x00\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    (b"POST / HTTP/1.1\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417),
+    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 414),
+    (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 300 + b"\r\n", 431),
+    (b"GET / HTTP/1.1\r\nA: " + b"b" * 70000 + b"\r\n\r\n", 431),
+    (b"x" * 70000, 431),
+]
+
+
+@pytest.mark.parametrize("bytes_,status", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_is_answered_and_closed(server, bytes_, status):
+    with server.socket() as s:
+        s.sendall(bytes_)
+        got = read_all(s)
+    assert answer_status(got) == status, got[:200]
+    assert error_of(got.split(b"\r\n\r\n", 1)[1])["code"] == status
+    assert b"connection: close" in got
+
+
+def test_too_large_a_body(server):
+    """Refused by its length, before it comes; the answer reaches a client that goes on sending."""
+    with server.socket() as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n")
+        try:
+            s.sendall(b"x" * 3000000)
+        except ConnectionError:
+            pass
+        assert answer_status(read_all(s)) == 413
+    with server.socket() as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(b"200000\r\n" + b"x" * 0x200000)
+        assert answer_status(read_all(s)) == 413
+
+
+def test_chunks_pipelines_and_continue(server):
+    body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
+    with server.socket() as s:
+        s.sendall(b"\r\nPOST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+                  b"Expect: 100-continue\r\n\r\n")
+        assert s.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        for i in range(len(body)):  # a byte a chunk
+            s.sendall(b"1\r\n" + body[i:i + 1] + b"\r\n")
+        s.sendall(b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\n\r\n" * 3 + b"GET /version HTTP/1.0\r\n\r\n")
+        got = read_all(s)  # the last one closes
+    assert got.count(b"HTTP/1.1 200 OK") == 5 and b"text_completion" in got and b'"version"' in got
+
+
+def test_connections_are_kept(server):
+    c = server.connect()
+    for _ in range(5):
+        c.request("GET", "/health")
+        r = c.getresponse()
+        r.read()
+        sock = c.sock
+        assert r.status == 200 and sock is not None
+    c.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 2, "stream": True}),
+              {"Content-Type": "application/json"})
+    c.getresponse().read()
+    c.request("GET", "/health")
+    assert c.getresponse().status == 200 and c.sock is sock
+    c.close()
+
+
+def closed_within(s, seconds):
+    start = time.monotonic()
+    got = read_all(s)
+    took = time.monotonic() - start
+    assert took < seconds * PATIENCE, f"{took:.1f} s"
+    return got
+
+
+def test_slow_headers_and_bodies_are_cut(server):
+    """A byte now and then does not keep a connection: both are cut after the time there is."""
+    head, body = server.socket(), server.socket()
+    head.sendall(b"GET / HT")
+    body.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+    start, open_ = time.monotonic(), {head: b"", body: b""}
+    while open_ and time.monotonic() - start < 15 * PATIENCE:
+        time.sleep(0.3)
+        for s in list(open_):
+            try:
+                s.sendall(b"x")
+                s.settimeout(0.01)
+                piece = s.recv(4096)
+            except socket.timeout:
+                continue
+            except ConnectionError:
+                piece = b""
+            open_[s] += piece
+            if b"HTTP/1.1 408" in open_[s] or not piece:
+                assert b"HTTP/1.1 408" in open_[s]
+                del open_[s]
+    assert not open_ and SLOW * PATIENCE <= time.monotonic() - start < (SLOW + 3) * PATIENCE
+    head.close()
+    body.close()
+
+
+def test_a_reader_that_does_not_read_is_cut(server):
+    with server.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        start, sent = time.monotonic(), 0
+        s.settimeout(0.2)
+        with pytest.raises(ConnectionError):
+            while time.monotonic() - start < 30 * PATIENCE:
+                try:
+                    s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                    sent += 1
+                except socket.timeout:
+                    pass
+                time.sleep(0.002)
+    assert time.monotonic() - start > SLOW
+    assert server.get("/health")[0] == 200
+
+
+def test_half_closed_but_answered_at_once(server):
+    """An answer that is made at once reaches a client that has already closed its half; nc does that."""
+    with server.socket() as s:
+        s.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        s.shutdown(socket.SHUT_WR)
+        assert answer_status(read_all(s)) == 200
+
+
+def test_the_body_that_says_close_closes(server):
+    with server.socket() as s:
+        s.sendall(raw_post("/v1/completions", {"prompt": "x", "max_tokens": 1}, "Connection: close\r\n"))
+        got = closed_within(s, 10)
+    assert answer_status(got) == 200 and b"connection: close" in got
