@@ -110,28 +110,8 @@ static bool boundary(const nb_pages *p, uint32_t node, size_t length)
     return true;
 }
 
-/* A page of the sequence's own with the first n rows of another. */
-static bool copy_page(nb_pages *p, page_class *c, uint32_t from, size_t n, uint32_t *to)
-{
-    nb_page_hold(c, from); /* making room must not take it */
-    bool ok = nb_share_make_room(p, c, 1);
-    if (ok) {
-        *to = nb_page_take(p, c);
-        nb_page_hold(c, *to);
-        for (size_t i = 0; i < p->view.n_streams; i++) {
-            const nb_kv_stream *s = &p->streams[i];
-            if (p->class_of[i] == c)
-                memcpy(s->base + (size_t)*to * NB_PAGE_ROWS * s->decl.cols,
-                       s->base + (size_t)from * NB_PAGE_ROWS * s->decl.cols,
-                       n * s->decl.cols * sizeof(float));
-        }
-    }
-    nb_page_release(c, from);
-    return ok;
-}
-
-/* Puts pages of class c for `length` tokens into the table: whole ones of the path shared, those of the mark shared or copied. */
-static bool adopt_class(nb_pages *p, page_class *c, uint32_t seq, size_t length, const uint32_t *marked)
+/* Puts pages of class c for `length` tokens into the table: whole ones of the path, and those of the mark. */
+static void adopt_class(nb_pages *p, page_class *c, uint32_t seq, size_t length, const uint32_t *marked)
 {
     uint32_t *table = c->tables[seq];
     const uint32_t *blocks = p->classes[0].tables[seq];
@@ -143,11 +123,33 @@ static bool adopt_class(nb_pages *p, page_class *c, uint32_t seq, size_t length,
     }
     marked_pages(c, length, &first, &end);
     for (size_t i = first; i < end; i++) {
-        size_t whole = rows - i * NB_PAGE_ROWS;
-        if (whole < NB_PAGE_ROWS) return copy_page(p, c, marked[i - first], whole, &table[i]);
         table[i] = marked[i - first];
         nb_page_hold(c, table[i]);
     }
+}
+
+static void exchange(page_class *c, uint32_t *entry, uint32_t page)
+{
+    nb_page_hold(c, page);
+    nb_page_release(c, *entry);
+    *entry = page;
+}
+
+/* A begun page, which others write on, becomes one of the sequence's own with the rows before `length`. */
+static bool copy_begun(nb_pages *p, page_class *c, uint32_t seq, size_t length)
+{
+    size_t rows = length / c->tokens_per_row, begun = rows % NB_PAGE_ROWS;
+    if (!begun) return true;
+    if (!nb_share_make_room(p, c, 1)) return false;
+    uint32_t *entry = &c->tables[seq][rows / NB_PAGE_ROWS], page = nb_page_take(p, c);
+    for (size_t i = 0; i < p->view.n_streams; i++) {
+        const nb_kv_stream *s = &p->streams[i];
+        size_t cols = s->decl.cols;
+        if (p->class_of[i] == c)
+            memcpy(s->base + (size_t)page * NB_PAGE_ROWS * cols,
+                   s->base + (size_t)*entry * NB_PAGE_ROWS * cols, begun * cols * sizeof(float));
+    }
+    exchange(c, entry, page);
     return true;
 }
 
@@ -173,20 +175,21 @@ size_t nb_pages_adopt(nb_pages *p, uint32_t seq, const uint32_t *ids, size_t n, 
     s->published = use;
     s->grown = use * NB_BLOCK;
     for (size_t b = 0; b < use; b++) nb_page_hold(&p->classes[0], blocks[b]);
-    uint32_t mark = p->mark_of[blocks[use - 1]];
+    uint32_t mark = p->mark_of[blocks[use - 1]]; /* 0: nothing of it is needed */
     if (mark) {
         mark_list_remove(p, mark);
         mark_list_add(p, mark);
     }
-    /* windows first: their pages are then held, whatever mark making room for copies takes */
-    for (int windows = 1; windows >= 0; windows--)
-        for (size_t i = 1; i < p->n_classes; i++) {
-            page_class *c = &p->classes[i];
-            if ((c->window != 0) != windows) continue;
-            if (adopt_class(p, c, seq, s->grown, mark ? pages_of_mark(p, mark, c) : NULL)) continue;
-            nb_pages_clear(p, seq);
-            return 0;
-        }
+    for (size_t i = 1; i < p->n_classes; i++) {
+        page_class *c = &p->classes[i];
+        adopt_class(p, c, seq, s->grown, pages_of_mark(p, mark, c));
+    }
+    /* all of it is held now, so that making room for copies takes none of it */
+    for (size_t i = 1; i < p->n_classes; i++) {
+        if (copy_begun(p, &p->classes[i], seq, s->grown)) continue;
+        nb_pages_clear(p, seq);
+        return 0;
+    }
     return s->grown;
 }
 
@@ -207,13 +210,6 @@ static void keep_block(nb_pages *p, uint32_t seq, size_t b)
         p->coarse[node * p->n_classes + i] = page;
         nb_page_keep(c, page);
     }
-}
-
-static void exchange(page_class *c, uint32_t *entry, uint32_t page)
-{
-    nb_page_hold(c, page);
-    nb_page_release(c, *entry);
-    *entry = page;
 }
 
 /* The cache has a block with the same rows as block b of seq: seq gives its own back. */

@@ -85,8 +85,8 @@ typedef struct nb_sched_part {
  * that runs is parked). now: seconds on arrival's clock. Preempted sequences lose slot and pages and wait again at the front; the
  * engine needs no word of it, since a slot is started anew for its next owner. */
 size_t nb_sched_plan(nb_sched *s, double now, nb_sched_part *parts);
-/* After the step and nb_seq_commit: the first n of the part's rows count. publish: they were finite and what plain computing gives,
- * so that full blocks may be shared; once false, this sequence shares no more. */
+/* After the step, before or after nb_seq_commit: the first n of the part's rows count. publish: they were finite and what plain
+ * computing gives, so that full blocks may be shared; once false, this sequence shares no more. */
 void nb_sched_commit(nb_sched *s, const nb_sched_part *part, size_t n, bool publish);
 /* Takes q out, wherever it is: slot and pages go back (nb_seq_close is not needed; called before, it would take the rows that
  * the cache is to keep). */
