@@ -64,6 +64,10 @@ class Model:
     def f32(self, name, *shape, spread=0.02):
         self.w.add(name, "F32", list(shape), (self.rng.standard_normal(shape, np.float32) * np.float32(spread)).tobytes())
 
+    def amax(self):
+        """What an input scale stands for: measured maxima are never equal."""
+        return 20 + self.rng.random()
+
     def scalar(self, name, value):
         self.w.add(name, "F32", [], np.float32(value).tobytes())
 
@@ -93,16 +97,17 @@ def layer(m, c, l, ratio, hashed):
     m.f32(f"{name}.attn.attn_sink", heads)
     m.bf16(f"{name}.attn.q_norm.weight", q, spread=0)
     m.bf16(f"{name}.attn.kv_norm.weight", hd, spread=0)
-    m.linear(f"{name}.attn.wq_a", q, d, 20)
-    m.linear(f"{name}.attn.wkv", hd, d, 20)
-    m.linear(f"{name}.attn.wq_b", heads * hd, q, 20)
-    m.linear(f"{name}.attn.wo_a", groups * lora, heads * hd // groups, 20)
-    m.linear(f"{name}.attn.wo_b", d, groups * lora, 20)
+    shared, q_amax = m.amax(), m.amax()
+    m.linear(f"{name}.attn.wq_a", q, d, shared)
+    m.linear(f"{name}.attn.wkv", hd, d, shared)
+    m.linear(f"{name}.attn.wq_b", heads * hd, q, q_amax)
+    m.linear(f"{name}.attn.wo_a", groups * lora, heads * hd // groups, m.amax())
+    m.linear(f"{name}.attn.wo_b", d, groups * lora, m.amax())
     if ratio:
         compressor(m, f"{name}.attn.compressor", hd, d, ratio)
     if ratio == 4:
         ih, ihd = c["index_n_heads"], c["index_head_dim"]
-        m.linear(f"{name}.attn.indexer.wq_b", ih * ihd, q, 20)
+        m.linear(f"{name}.attn.indexer.wq_b", ih * ihd, q, q_amax)
         m.bf16(f"{name}.attn.indexer.weights_proj.weight", ih, d)
         compressor(m, f"{name}.attn.indexer.compressor", ihd, d, ratio)
     experts, inter = c["n_routed_experts"], c["moe_intermediate_size"]
@@ -113,10 +118,10 @@ def layer(m, c, l, ratio, hashed):
     else:
         m.f32(f"{name}.ffn.gate.bias", experts)
     for module in [f"{name}.ffn.experts.{e}" for e in range(experts)] + [f"{name}.ffn.shared_experts"]:
-        amax = 20 + m.rng.random()
+        amax = m.amax()
         m.linear(f"{module}.w1", inter, d, amax)
         m.linear(f"{module}.w3", inter, d, amax)
-        m.linear(f"{module}.w2", d, inter, 20 + m.rng.random())
+        m.linear(f"{module}.w2", d, inter, m.amax())
 
 
 def compressor(m, name, hd, d, ratio):
