@@ -9,7 +9,7 @@
 
 #include "server/fake_engine.h"
 
-/* ---- A served model: all bytes as tokens, <s> 256 and </s> 257 special, 16 ids more than it has tokens ---- */
+/* ---- A served model: all bytes as tokens, <s> 256, </s> 257 and <tool_call> 258 special, 15 ids more than it has tokens ---- */
 
 #define FAKE_VOCAB 274
 #define FAKE_SPECIAL(id, text)                                                                               \
@@ -34,7 +34,8 @@ static nb_api_options fake_options(void)
 
 static inline void fake_open(const nb_api_options *opt, const nb_chat_format *chat)
 {
-    static const tiny k = {.added = FAKE_SPECIAL(256, "<s>") "," FAKE_SPECIAL(257, "</s>")};
+    static const tiny k = {
+        .added = FAKE_SPECIAL(256, "<s>") "," FAKE_SPECIAL(257, "</s>") "," FAKE_SPECIAL(258, "<tool_call>")};
     nb_error err = {0};
     if (!fake_tokenizer) fake_tokenizer = tiny_new(&k);
     fake_generation = (nb_generation_config){.eos = {257},
