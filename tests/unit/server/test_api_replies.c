@@ -35,7 +35,7 @@ static void reasoning(void **state)
 {
     fake_reset("hm\xC3\xA9</think>\n\nso", NB_FINISH_LENGTH);
     PART("{" USER "}", 200,
-         "\"message\":{\"role\":\"assistant\",\"content\":\"so\",\"refusal\":null,\"annotations\":null,"
+         "\"message\":{\"role\":\"assistant\",\"content\":\"\\n\\nso\",\"refusal\":null,\"annotations\":null,"
          "\"audio\":null,"
          "\"function_call\":null,\"reasoning\":\"hm\xC3\xA9\",\"reasoning_content\":\"hm\xC3\xA9\"}");
     /* h, m, the two bytes of one character, and the mark but for its last byte: until then it may be text */
