@@ -72,6 +72,7 @@ void nb_out_int(nb_buf *out, int64_t v)
 void nb_out_inside(nb_buf *out, const char *s, size_t n)
 {
     size_t run = 0; /* start of the bytes not yet copied */
+    if (!n) return; /* s may be NULL then */
     for (size_t i = 0; i < n;) {
         unsigned char c = (unsigned char)s[i];
         uint32_t cp;
