@@ -1,12 +1,8 @@
-/* Text from patterns: "..." % values, str.format() and strftime. */
-#include <errno.h>
+/* Text from patterns: "..." % values, and str.format() without format specifications. */
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "text/jinja_internal.h"
 
@@ -35,31 +31,17 @@ static void put_integer(jx *x, nb_buf *out, const spec *k, int64_t v, char type)
 {
     char digits[80], text[160];
     uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    const char *form = type == 'x'   ? "%.*" PRIx64
+                       : type == 'X' ? "%.*" PRIX64
+                       : type == 'o' ? "%.*" PRIo64
+                                     : "%.*" PRIu64;
     const char *prefix = !k->alt ? "" : type == 'x' ? "0x" : type == 'X' ? "0X" : type == 'o' ? "0o" : "";
-    snprintf(digits, sizeof digits,
-             type == 'x'   ? "%" PRIx64
-             : type == 'X' ? "%" PRIX64
-             : type == 'o' ? "%" PRIo64
-                           : "%" PRIu64,
-             u);
-    int zeros = k->precision > (int64_t)strlen(digits) ? (int)(k->precision - (int64_t)strlen(digits)) : 0;
-    if (zeros > 60) {
+    if (k->precision > 60) {
         nb_j_raise(x, NB_ERR_UNSUPPORTED, "a number with more than 60 digits");
         return;
     }
-    snprintf(text, sizeof text, "%s%s%0*d%s",
-             v < 0      ? "-"
-             : k->plus  ? "+"
-             : k->space ? " "
-                        : "",
-             prefix, zeros, 0, digits);
-    if (!zeros)
-        snprintf(text, sizeof text, "%s%s%s",
-                 v < 0      ? "-"
-                 : k->plus  ? "+"
-                 : k->space ? " "
-                            : "",
-                 prefix, digits);
+    snprintf(digits, sizeof digits, form, k->precision < 1 ? 1 : (int)k->precision, u);
+    snprintf(text, sizeof text, "%s%s%s", v < 0 ? "-" : k->plus ? "+" : k->space ? " " : "", prefix, digits);
     put_padded(x, out, k, text, strlen(text), true);
 }
 
@@ -177,17 +159,38 @@ jv nb_j_percent(jx *x, jv format, jv values)
         }
         convert(x, &out, &k, s[i++], value);
     }
-    bool all = named || next == have ||
-               (values.type != J_TUPLE && (values.type == J_DICT || values.type == J_LIST) && next <= 1);
+    /* What can be subscripted need not be used. */
+    bool spare = values.type == J_DICT || values.type == J_LIST || values.type == J_UNDEFINED;
+    bool all = named || next == have || spare;
     if (!all) J_ERROR(x, "not all arguments converted during string formatting");
     return nb_j_take(x, &out);
 }
 
-/* "{} {1} {name} {name.member}"; of format specifications none but the empty one. */
+/* The value that a field of str.format() names: "", "1", "name", and members of it after dots. *next counts the empty ones. */
+static jv field_value(jx *x, jv field, const jcall *c, size_t *next, bool *numbered)
+{
+    jv value = {0};
+    size_t name = 0, digits = 0;
+    while (name < field.n && field.u.s[name] != '.') name++;
+    if (memchr(field.u.s, '[', field.n) || memchr(field.u.s, ':', field.n) || memchr(field.u.s, '!', field.n))
+        return nb_j_raise(x, NB_ERR_UNSUPPORTED, "str.format with '%.*s'", (int)(field.n < 40 ? field.n : 40),
+                          field.u.s);
+    int64_t at = name ? read_number(field.u.s, name, &digits) : (int64_t)(*next)++;
+    if (name && digits == name) *numbered = true;
+    if (*numbered && *next) return J_ERROR(x, "a format numbers its fields by hand and by itself");
+    if (digits == name && at < (int64_t)c->n) value = c->args[at];
+    for (size_t k = 0; k < c->n_named && digits < name; k++)
+        if (c->names[k].n == name && memcmp(c->names[k].u.s, field.u.s, name) == 0) value = c->values[k];
+    if (value.type == J_MISSING) return J_ERROR(x, "a format asks for an argument that is not there");
+    if (name == field.n) return value;
+    return nb_j_path(x, value, nb_j_str(field.u.s + name + 1, field.n - name - 1));
+}
+
 jv nb_j_format(jx *x, jv format, const jcall *c)
 {
     const char *s = format.u.s;
     size_t n = format.n, next = 0;
+    bool numbered = false;
     nb_buf out = {0};
     for (size_t i = 0; i < n && nb_j_charge(x, 1);) {
         size_t end = i;
@@ -204,21 +207,8 @@ jv nb_j_format(jx *x, jv format, const jcall *c)
             J_ERROR(x, "Single '%c' encountered in format string", s[end]);
             break;
         }
-        jv field = nb_j_str(s + end + 1, (size_t)(close - s) - end - 1), value = {0};
-        size_t name = 0, digits = 0;
-        while (name < field.n && !memchr(".[:!", field.u.s[name], 4)) name++;
-        int64_t at = name ? read_number(field.u.s, name, &digits) : (int64_t)next++;
-        if (digits == name && at < (int64_t)c->n) value = c->args[at];
-        for (size_t k = 0; k < c->n_named && name && digits < name; k++)
-            if (c->names[k].n == name && memcmp(c->names[k].u.s, field.u.s, name) == 0) value = c->values[k];
-        if (value.type == J_MISSING) J_ERROR(x, "a format asks for an argument that is not there");
-        if (name < field.n && field.u.s[name] == '.') {
-            value = nb_j_path(x, value, nb_j_str(field.u.s + name + 1, field.n - name - 1));
-        } else if (name < field.n) {
-            nb_j_raise(x, NB_ERR_UNSUPPORTED, "str.format with '%.*s'", (int)(field.n < 40 ? field.n : 40),
-                       field.u.s);
-        }
-        nb_j_write(x, &out, value);
+        jv field = nb_j_str(s + end + 1, (size_t)(close - s) - end - 1);
+        nb_j_write(x, &out, field_value(x, field, c, &next, &numbered));
         i = (size_t)(close - s) + 1;
     }
     return nb_j_take(x, &out);

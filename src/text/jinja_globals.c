@@ -1,7 +1,6 @@
 /* What templates can name without being given it: functions, the members of `loop`, methods of dicts and lists; and which
  * methods the sandbox keeps. */
 #include <locale.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -191,14 +190,20 @@ static jv get(jx *x, jv self, const jv *a, const jcall *c)
     return found ? *found : a[1].type == J_MISSING ? nb_j_none() : a[1];
 }
 
+static jv view(jv v, jview kind)
+{
+    v.why = (uint8_t)kind;
+    return v;
+}
+
 static jv keys(jx *x, jv self, const jv *a, const jcall *c)
 {
-    return nb_j_seq(J_VIEW, self.u.dict->keys, self.u.dict->n);
+    return view(nb_j_seq(J_VIEW, self.u.dict->keys, self.u.dict->n), JV_KEYS);
 }
 
 static jv values(jx *x, jv self, const jv *a, const jcall *c)
 {
-    return nb_j_seq(J_VIEW, self.u.dict->values, self.u.dict->n);
+    return view(nb_j_seq(J_VIEW, self.u.dict->values, self.u.dict->n), JV_VALUES);
 }
 
 jv nb_j_pairs(jx *x, const jdict *d, jtype type)
@@ -216,7 +221,7 @@ jv nb_j_pairs(jx *x, const jdict *d, jtype type)
 
 static jv items(jx *x, jv self, const jv *a, const jcall *c)
 {
-    return nb_j_pairs(x, self.u.dict, J_VIEW);
+    return view(nb_j_pairs(x, self.u.dict, J_VIEW), JV_ITEMS);
 }
 
 static jv copy(jx *x, jv self, const jv *a, const jcall *c)

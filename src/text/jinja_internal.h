@@ -63,9 +63,11 @@ typedef enum jwhy {
     JU_HINT,   /* s says it */
 } jwhy;
 
+typedef enum jview { JV_KEYS, JV_VALUES, JV_ITEMS } jview;
+
 typedef struct jv {
     uint8_t type;
-    uint8_t why; /* jwhy */
+    uint8_t why; /* jwhy; of a view: jview */
     uint8_t of;  /* jtype of an undefined member's owner */
     bool grows;  /* a string or list that starts a block with a jgrow before it */
     size_t n;    /* bytes of a string, elements of a sequence */
@@ -306,6 +308,8 @@ typedef struct jlexer {
 
 /* The next token; JT_EOF at the end and after an error (lex->status). */
 jtoken nb_j_lex(jlexer *lex);
+/* n bytes of the template's arena; NULL after an error, which this may be. */
+void *nb_j_lex_memory(jlexer *lex, size_t n);
 /* An error at byte `at` of the text; the first one counts. */
 void nb_j_lex_fail(jlexer *lex, size_t at, uint32_t line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

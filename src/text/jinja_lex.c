@@ -23,11 +23,15 @@ void nb_j_lex_fail(jlexer *l, size_t at, uint32_t line, const char *fmt, ...)
     nb_error_at(l->err, NULL, NULL, (int64_t)at);
 }
 
-static void *get(jlexer *l, size_t n)
+void *nb_j_lex_memory(jlexer *l, size_t n)
 {
-    void *p = nb_j_alloc(l->arena, n);
-    if (!p && l->status == NB_OK) l->status = nb_fail_nomem(l->err, "a chat template", n);
-    return p;
+    void *p = l->status == NB_OK ? nb_j_alloc(l->arena, n) : NULL;
+    if (p || l->status != NB_OK) return p;
+    if (l->arena->nomem)
+        l->status = nb_fail_nomem(l->err, "a chat template", n);
+    else
+        nb_j_lex_fail(l, l->at, l->line, "the template takes more than %zu bytes of memory", l->arena->most);
+    return NULL;
 }
 
 /* The line of a place that is not before the last one asked for. */
@@ -337,7 +341,7 @@ static void string(jlexer *l, jtoken *t)
     t->value = nb_j_str(t->s, t->n);
     if (!memchr(t->s, '\\', t->n)) return;
     /* No escape is shorter than what it stands for. */
-    char *to = get(l, t->n);
+    char *to = nb_j_lex_memory(l, t->n);
     size_t n = 0, used;
     if (!to) return;
     for (size_t i = 0; i < t->n; i += used) {

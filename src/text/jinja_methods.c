@@ -69,6 +69,11 @@ jv nb_j_case(jx *x, jv s, char how)
             c = !upper       ? utf8proc_tolower((utf8proc_int32_t)cp)
                 : how == 'u' ? utf8proc_toupper((utf8proc_int32_t)cp)
                              : utf8proc_totitle((utf8proc_int32_t)cp);
+        if (cp == 0xDF && upper) { /* the one letter with two capitals that utf8proc gives another */
+            nb_j_emits(x, &b, how == 'u' ? "SS" : "Ss");
+            start = false;
+            continue;
+        }
         start = utf8proc_toupper((utf8proc_int32_t)cp) == utf8proc_tolower((utf8proc_int32_t)cp);
         nb_j_emit(x, &b, text, nb_utf8_encode((uint32_t)c, text));
     }
@@ -160,7 +165,7 @@ static void turn_round(parts *p)
     }
 }
 
-/* By runs of white space, at most `most` times (< 0: always); the rest keeps its inner white space. */
+/* By runs of white space, at most `most` times (< 0: always); the rest keeps its white space, but where the last cut was. */
 static void split_words(jx *x, jv s, int64_t most, bool right, parts *p)
 {
     uint32_t cp;
@@ -171,7 +176,7 @@ static void split_words(jx *x, jv s, int64_t most, bool right, parts *p)
         to = from + rest.n;
         if (!rest.n) break;
         if (most == 0) {
-            add_part(x, p, nb_j_strip(x, rest, (jv){0}, right ? 1 : 2));
+            add_part(x, p, rest);
             break;
         }
         most -= most > 0;

@@ -241,12 +241,21 @@ static jv own_attr(jx *x, jv v, jv name)
     return unsafe ? nb_j_undefined(JU_UNSAFE, (jtype)v.type, name.u.s, name.n) : (jv){0};
 }
 
+static bool hashable(jx *x, jv v)
+{
+    bool all = v.type != J_LIST && v.type != J_DICT && nb_j_deeper(x);
+    if (!all) return false;
+    for (size_t i = 0; v.type == J_TUPLE && i < v.n && all; i++) all = hashable(x, v.u.v[i]);
+    x->depth--;
+    return all;
+}
+
 /* An item by position or key; J_MISSING: there is none. */
 static jv own_item(jx *x, jv v, jv key)
 {
     uint32_t cp;
     if (v.type == J_DICT || v.type == J_NAMESPACE) {
-        if (key.type == J_LIST || key.type == J_DICT) return (jv){0};
+        if (!hashable(x, key)) return (jv){0};
         const jv *found = nb_j_dict_get(x, v.u.dict, key);
         return found ? *found : (jv){0};
     }
@@ -282,7 +291,10 @@ jv nb_j_item(jx *x, jv v, jv key)
     jv found = own_item(x, v, key);
     if (found.type != J_MISSING || x->status != NB_OK) return found;
     nb_buf b = {0};
-    nb_j_write_repr(x, &b, key);
+    if (key.type == J_ITER || key.type == J_FUNCTION)
+        nb_j_emits(x, &b, nb_j_type(key));
+    else
+        nb_j_write_repr(x, &b, key);
     key = nb_j_take(x, &b);
     return nb_j_undefined(JU_ITEM, (jtype)v.type, key.u.s, key.n);
 }
@@ -356,8 +368,8 @@ jv nb_j_slice(jx *x, jv v, jv first, jv last, jv by)
     if (x->status != NB_OK) return v;
     if (v.type == J_UNDEFINED) return nb_j_undefined_error(x, v);
     if (v.type != J_STR && v.type != J_LIST && v.type != J_TUPLE && v.type != J_RANGE)
-        return nb_j_undefined(JU_ITEM, (jtype)v.type, "slice",
-                              5); /* obj[slice] fails, so Jinja has no item */
+        return J_ERROR(x, v.type == J_DICT ? "unhashable type: 'slice'" : "'%s' object is not subscriptable",
+                       nb_j_type(v));
     int64_t n = nb_j_length(x, v, true), step = 1;
     if (is_int(by))
         step = int_of(by);

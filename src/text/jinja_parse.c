@@ -109,9 +109,7 @@ bool nb_j_enter(jparser *p)
 
 static void *get(jparser *p, size_t n)
 {
-    void *m = p->lex.status == NB_OK ? nb_j_alloc(&p->t->arena, n) : NULL;
-    if (!m && p->lex.status == NB_OK) p->lex.status = nb_fail_nomem(p->lex.err, "a chat template", n);
-    return m;
+    return nb_j_lex_memory(&p->lex, n);
 }
 
 jnode *nb_j_node(jparser *p, jkind kind)

@@ -115,11 +115,8 @@ static bool push_symbol(jparser *p, jnode *n, size_t *cap, uint32_t sym)
 {
     if (n->n_params == *cap) {
         size_t more = *cap ? *cap * 2 : 4;
-        uint32_t *params = nb_j_alloc(&p->t->arena, more * sizeof *params);
-        if (!params) {
-            if (p->lex.status == NB_OK) p->lex.status = nb_fail_nomem(p->lex.err, "a chat template", more);
-            return false;
-        }
+        uint32_t *params = nb_j_lex_memory(&p->lex, more * sizeof *params);
+        if (!params) return false;
         if (n->n_params) memcpy(params, n->params, n->n_params * sizeof *params);
         n->params = params;
         *cap = more;
@@ -156,7 +153,7 @@ static bool macro_body(jparser *p, jnode *n, const char *end)
     p->loops = 0;
     bool ok = whole_body(p, &n->body, end);
     n->op = p->macro_reads;
-    p->macro_reads = reads;
+    p->macro_reads |= reads; /* Jinja counts what macros within it read, too */
     p->loops = loops;
     return ok;
 }

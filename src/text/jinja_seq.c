@@ -44,15 +44,19 @@ static jv key_of(jx *x, jv v, jv attribute, bool with_case)
     return v.type == J_STR && !with_case ? nb_j_case(x, v, 'l') : v;
 }
 
-/* A list of keys for "a,b"; one key for one attribute. */
+/* A list of keys: of "a,b" two. A list even of one, as Jinja has it: lists ask for equality first, so that what has no order
+ * but is equal sorts. */
 static jv keys_of(jx *x, jv v, jv attribute, bool with_case)
 {
-    if (attribute.type != J_STR || !memchr(attribute.u.s, ',', attribute.n))
-        return key_of(x, v, attribute, with_case);
     size_t n = 1, from = 0;
-    for (size_t i = 0; i < attribute.n; i++) n += attribute.u.s[i] == ',';
+    bool text = attribute.type == J_STR;
+    for (size_t i = 0; text && i < attribute.n; i++) n += attribute.u.s[i] == ',';
     jv *keys = nb_j_new(x, n, sizeof *keys);
     for (size_t i = 0; keys && i < n; i++) {
+        if (!text) {
+            keys[i] = key_of(x, v, attribute, with_case);
+            break;
+        }
         const char *comma = memchr(attribute.u.s + from, ',', attribute.n - from);
         size_t end = comma ? (size_t)(comma - attribute.u.s) : attribute.n;
         keys[i] = key_of(x, v, nb_j_str(attribute.u.s + from, end - from), with_case);

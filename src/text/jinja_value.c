@@ -16,7 +16,7 @@ static const char *type_name(jtype t)
         [J_INT] = "int",           [J_FLOAT] = "float",
         [J_STR] = "str",           [J_LIST] = "list",
         [J_TUPLE] = "tuple",       [J_RANGE] = "range",
-        [J_VIEW] = "dict_view",    [J_ITER] = "generator",
+        [J_VIEW] = "dict view",    [J_ITER] = "generator",
         [J_DICT] = "dict",         [J_NAMESPACE] = "Namespace",
         [J_LOOP] = "LoopContext",  [J_MACRO] = "Macro",
         [J_FUNCTION] = "function",
@@ -26,6 +26,9 @@ static const char *type_name(jtype t)
 
 const char *nb_j_type(jv v)
 {
+    static const char *const views[] = {
+        [JV_KEYS] = "dict_keys", [JV_VALUES] = "dict_values", [JV_ITEMS] = "dict_items"};
+    if (v.type == J_VIEW) return views[v.why];
     return type_name((jtype)v.type);
 }
 
@@ -210,9 +213,7 @@ bool nb_j_elements(jx *x, jv v, const jv **items, size_t *n)
     *items = &none;
     *n = 0;
     switch ((jtype)v.type) {
-    case J_UNDEFINED:
-        if (v.why == JU_UNSAFE) nb_j_undefined_error(x, v);
-        break;
+    case J_UNDEFINED: break;
     case J_STR: return characters(x, v, items, n);
     case J_LIST:
     case J_TUPLE:
@@ -313,20 +314,19 @@ static void write_dict(jx *x, nb_buf *b, const jdict *d, const char *open, const
 
 static void write_range(jx *x, nb_buf *b, jv v)
 {
-    char text[100];
-    int64_t from = v.n ? v.u.v[0].u.i : 0, step = v.n > 1 ? v.u.v[1].u.i - from : 1;
-    int64_t to = v.n ? v.u.v[v.n - 1].u.i + step : 0;
-    if (step == 1)
-        snprintf(text, sizeof text, "range(%lld, %lld)", (long long)from, (long long)to);
-    else
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)from, (long long)to,
-                 (long long)step);
+    char text[64];
+    int64_t from = v.n ? v.u.v[0].u.i : 0;
+    if (v.n > 1 && v.u.v[1].u.i != from + 1) {
+        nb_j_raise(x, NB_ERR_UNSUPPORTED, "a range with steps has no text");
+        return;
+    }
+    snprintf(text, sizeof text, "range(%lld, %lld)", (long long)from, (long long)(from + (int64_t)v.n));
     nb_j_emits(x, b, text);
 }
 
 void nb_j_write_repr(jx *x, nb_buf *b, jv v)
 {
-    char text[32];
+    char text[64];
     if (!nb_j_deeper(x)) return;
     switch ((jtype)v.type) {
     case J_UNDEFINED: nb_j_emits(x, b, "Undefined"); break;
@@ -336,12 +336,27 @@ void nb_j_write_repr(jx *x, nb_buf *b, jv v)
         snprintf(text, sizeof text, "%lld", (long long)v.u.i);
         nb_j_emits(x, b, text);
         break;
+    case J_LOOP:
+        snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.u.loop->index0 + 1, v.u.loop->n);
+        nb_j_emits(x, b, text);
+        break;
     case J_FLOAT: nb_j_write_float(x, b, v.u.f); break;
     case J_STR: write_quoted(x, b, v); break;
     case J_LIST: write_elements(x, b, v, "[", "]"); break;
     case J_TUPLE: write_elements(x, b, v, "(", ")"); break;
     case J_RANGE: write_range(x, b, v); break;
-    case J_VIEW: write_elements(x, b, v, "dict_view([", "])"); break;
+    case J_VIEW:
+        nb_j_emits(x, b, nb_j_type(v));
+        write_elements(x, b, v, "([", "])");
+        break;
+    case J_MACRO:
+        nb_j_emits(x, b, "<Macro ");
+        if (v.u.macro->node->kind == JN_MACRO)
+            nb_j_write_repr(x, b, x->t->names[v.u.macro->node->sym]);
+        else
+            nb_j_emits(x, b, "anonymous");
+        nb_j_emits(x, b, ">");
+        break;
     case J_DICT: write_dict(x, b, v.u.dict, "{", "}"); break;
     case J_NAMESPACE: write_dict(x, b, v.u.dict, "<Namespace {", "}>"); break;
     default: /* Python prints an address */ J_ERROR(x, "a %s has no text", nb_j_type(v));
@@ -353,8 +368,6 @@ void nb_j_write(jx *x, nb_buf *b, jv v)
 {
     if (v.type == J_STR)
         nb_j_emit(x, b, v.u.s, v.n);
-    else if (v.type == J_UNDEFINED && v.why == JU_UNSAFE)
-        nb_j_undefined_error(x, v);
     else if (v.type != J_UNDEFINED)
         nb_j_write_repr(x, b, v);
 }
