@@ -28,6 +28,16 @@ static nb_status no_memory(nb_error *err)
     return nb_fail_nomem(err, "a chat request", 0);
 }
 
+/* A copy of an object or array that shares its members. NULL: memory is out, which json_copy would not tell. */
+static json_t *copy_of(const json_t *v)
+{
+    json_t *o = json_is_array(v) ? json_array() : json_object();
+    if (o && (json_is_array(v) ? json_array_extend(o, (json_t *)v) : json_object_update(o, (json_t *)v)) == 0)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
 /* ---- finding the format ---- */
 
 static nb_status parse(nb_chat_format *f, const char *file, bool whole_file, const char *text, size_t n,
@@ -260,7 +270,7 @@ static nb_status make_calls(const json_t *calls, json_t **out, nb_error *err)
             break;
         }
         if ((s = make_arguments(json_object_get(function, "arguments"), &arguments, err))) break;
-        json_t *c = json_copy((json_t *)call), *f = json_copy((json_t *)function);
+        json_t *c = copy_of(call), *f = copy_of(function);
         bool ok = c && f && json_object_set(f, "arguments", arguments) == 0 &&
                   json_object_set(c, "function", f) == 0 && json_array_append(list, c) == 0;
         json_decref(arguments);
@@ -358,7 +368,7 @@ static json_t *with_reasoning(const json_t *message)
 {
     json_t *r = either(message, "reasoning_content", "thinking");
     if (!r) r = either(message, "reasoning", "reasoning");
-    if (!r) return json_copy((json_t *)message);
+    if (!r) return copy_of(message);
     json_t *o = json_object();
     bool ok = o && json_object_set(o, "thinking", r) == 0 && json_object_update(o, (json_t *)message) == 0 &&
               json_object_set(o, "reasoning_content", r) == 0;
@@ -367,40 +377,45 @@ static json_t *with_reasoning(const json_t *message)
     return NULL;
 }
 
-/* The text of the last message that a reply is to continue, with a tag after it, by which its end is found in the prompt.
- * *text is borrowed from the message as it was. */
+/* Puts v in the place of member key (of an object) or i (of an array) of a copy of o. NULL: memory is out. */
+static json_t *replaced(const json_t *o, const char *key, size_t i, json_t *v)
+{
+    json_t *c = v ? copy_of(o) : NULL;
+    if (c && (key ? json_object_set(c, key, v) : json_array_set(c, i, v)) != 0) {
+        json_decref(c);
+        c = NULL;
+    }
+    json_decref(v);
+    return c;
+}
+
+/* Puts a tag after the last message's text, which a reply is to continue: by the tag its end is found in the prompt. *text is
+ * the text as it was, borrowed from what messages held before. */
 static nb_status put_tag(json_t *messages, const json_t **text, nb_error *err)
 {
-    size_t n = json_array_size(messages);
-    json_t *last = json_deep_copy(json_array_get(messages, n ? n - 1 : 0)), *holder = last;
-    const char *key = "content";
-    const json_t *content = json_object_get(json_array_get(messages, n ? n - 1 : 0), key);
+    size_t n = json_array_size(messages), part = 0;
+    const json_t *last = n ? json_array_get(messages, n - 1) : NULL,
+                 *content = json_object_get(last, "content");
     nb_buf tagged = {0};
-    nb_status s = NB_OK;
     *text = content;
     if (json_is_array(content)) {
         *text = NULL;
-        key = "text";
-        for (size_t i = json_array_size(content); i-- > 0 && !*text;) {
-            *text = json_object_get(json_array_get(content, i), key);
-            holder = json_array_get(json_object_get(last, "content"), i);
-        }
+        for (part = json_array_size(content); part > 0 && !*text; part--)
+            *text = json_object_get(json_array_get(content, part - 1), "text");
     }
-    if (!json_is_string(*text)) {
-        s = nb_fail(err, NB_ERR_ARGUMENT,
-                    "continue_final_message is set but the final message has no content to continue");
-        goto out;
-    }
+    if (!json_is_string(*text))
+        return nb_fail(err, NB_ERR_ARGUMENT,
+                       "continue_final_message is set but the final message has no content to continue");
     nb_buf_add(&tagged, json_string_value(*text), json_string_length(*text));
     nb_buf_adds(&tagged, tag);
     json_t *v = nb_buf_ok(&tagged) ? json_stringn(tagged.data, tagged.len) : NULL;
-    if (!last || !v || json_object_set(holder, key, v) != 0 || json_array_set(messages, n - 1, last) != 0)
-        s = no_memory(err);
-    json_decref(v);
-out:
-    json_decref(last);
+    if (json_is_array(content)) {
+        v = replaced(json_array_get(content, part), "text", 0, v);
+        v = replaced(content, NULL, part, v);
+    }
+    v = replaced(last, "content", 0, v);
     nb_buf_free(&tagged);
-    return s;
+    return v && json_array_set_new(messages, n - 1, v) == 0 ? NB_OK : no_memory(err);
 }
 
 static size_t strip_end(const char *s, size_t n)
@@ -491,9 +506,9 @@ static nb_status render_builtin(const json_t *request, nb_buf *out, nb_error *er
     if (flag(request, "add_generation_prompt", false))
         return nb_fail(err, NB_ERR_ARGUMENT,
                        "Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
-    json_t *r = json_copy((json_t *)request), *messages = json_copy(json_object_get(request, "messages"));
+    json_t *r = copy_of(request), *messages = copy_of(json_object_get(request, "messages"));
     size_t n = json_array_size(messages);
-    json_t *last = json_copy(json_array_get(messages, n ? n - 1 : 0));
+    json_t *last = copy_of(json_array_get(messages, n ? n - 1 : 0));
     const char *role = json_string_value(json_object_get(last, "role"));
     nb_status s = NB_OK;
     if (n && (!role || strcmp(role, "assistant") != 0))
@@ -519,7 +534,7 @@ nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, 
     if (!f->jinja) return render_builtin(request, out, err);
     json_t *messages = NULL, *r = NULL;
     nb_status s = make_messages(json_object_get(request, "messages"), f->parts, &messages, err);
-    if (s == NB_OK && (!(r = json_copy((json_t *)request)) || json_object_set(r, "messages", messages) != 0))
+    if (s == NB_OK && (!(r = copy_of(request)) || json_object_set(r, "messages", messages) != 0))
         s = no_memory(err);
     if (s == NB_OK) s = nb_chat_format_apply(f, r, now, out, err);
     json_decref(messages);
