@@ -97,7 +97,8 @@ static int add(const parser *p, nb_serve_list *l, const char *item)
 /* Stores a value where the flag wants it. */
 static int store(const parser *p, const nb_flag *f, const char *value, bool first)
 {
-    char *to = (char *)p->o + f->at, *end;
+    void *to = (char *)p->o + f->at;
+    char *end;
     uint64_t u;
     double d;
     switch (f->kind) {

@@ -568,7 +568,10 @@ nb_status nb_http_new(struct event_base *base, const nb_http_options *opt, const
 void nb_http_free(nb_http *h)
 {
     if (!h) return;
-    while (h->first) free_exchange(h->first);
+    for (nb_exchange *x = h->first, *next; x; x = next) {
+        next = x->next;
+        free_exchange(x);
+    }
     if (h->listener) evconnlistener_free(h->listener);
     if (h->sweep) event_free(h->sweep);
     nb_http_unlink(h->path);

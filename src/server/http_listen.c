@@ -43,16 +43,20 @@ static int open_at(int family, const struct sockaddr *a, socklen_t n, int *fd)
 
 static uint16_t port_of(int fd)
 {
-    struct sockaddr_storage a = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {.v6 = {0}};
     socklen_t n = sizeof a;
-    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0) return 0;
-    if (a.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&a)->sin_port);
-    return ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
+    if (getsockname(fd, &a.any, &n) != 0) return 0;
+    return ntohs(a.any.sa_family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
 }
 
 nb_status nb_http_bind(const char *host, uint16_t port, int *fd, uint16_t *bound, nb_error *err)
 {
     char what[300], service[8];
+    *fd = -1;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE},
                     *list = NULL;
     snprintf(what, sizeof what, "%.250s port %u", host ? host : "every address", port);

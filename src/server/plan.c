@@ -212,7 +212,7 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
         p->blocks = largest(z, worst, budget, p->max_context, false);
     }
     size_t one = nb_ceil_div(p->max_context, NB_BLOCK);
-    if (p->blocks < one) {
+    if (!one || p->blocks < one) {
         nb_fail(err, NB_ERR_LIMIT, "%zu KV blocks of %d tokens cannot hold one request of %zu tokens",
                 p->blocks, NB_BLOCK, p->max_context);
         nb_error_remedy(err, "the longest that fits is %zu tokens: --max-model-len %zu", p->blocks * NB_BLOCK,

@@ -251,3 +251,25 @@ def test_throughput_and_access_lines(server):
     access = [line for line in lines if line["message"] == "access" and line["path"] == "/v1/completions"]
     assert access and access[-1]["method"] == "POST" and access[-1]["status"] == 200
     assert not any(line.get("path") in ("/health", "/metrics") for line in lines)  # machines that ask all the time
+
+
+def slow_step(*args):
+    """A server whose one request takes a single step of many seconds: the plain kernels, a prompt of 4,000 tokens at once."""
+    s = Server("--kernels", "generic", "--arith", "exact", "--threads", 1, "--max-num-batched-tokens", 4096, "--max-num-seqs", 4, *args)
+    c = s.socket(timeout=120)
+    c.sendall(raw_post("/v1/completions", {"prompt": [100] * 4000, "max_tokens": 1}))
+    s.running(1)
+    return s, c
+
+
+def test_a_step_that_does_not_end_is_told_and_holds_up_nothing():
+    """/health answers at once and says stalled; a signal ends the process in its time all the same, with status 0."""
+    s, c = slow_step("--health-timeout", 0.3)
+    with s, c:
+        end, answer = time.monotonic() + 20, s.get("/health")
+        while answer[0] == 200 and time.monotonic() < end:
+            time.sleep(0.05)
+            answer = s.get("/health")
+        assert answer[0] == 503 and json.loads(answer[2])["status"] == "stalled"
+        status, took = s.stop(within=20)
+        assert status == 0 and took < 6 * PATIENCE
