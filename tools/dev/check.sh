@@ -27,19 +27,21 @@ sanitized() {
     export ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export TSAN_OPTIONS=allocator_may_return_null=1:halt_on_error=1
+    export NB_PATIENCE=20 # time-outs of the tests of the server, times this
     SUITE_SECONDS=$SUITE_SECONDS_SLOW
     prepare "$1"
     cmocka_suites "build-$1"
     ops "build-$1"
-    # The thread sanitizer is some fifty times slower: two models, in every arithmetic, chunking and number of threads.
+    # The thread sanitizer is some fifty times slower: two models, in every arithmetic, chunking and number of threads, and the server.
     local some=()
-    [ "$1" != tsan ] || some=(-k "same_bits and (llama_ct or deepseek_v4_ct_nvfp4_attn)")
+    [ "$1" != tsan ] || some=(-k "same_bits and (llama_ct or deepseek_v4_ct_nvfp4_attn) or serve_http or serve_load")
     e2e "build-$1" --ignore tests/e2e/test_library.py "${some[@]}"
     finish
 }
 
 coverage() {
     need "${PACKAGES_COVERAGE[@]}"
+    export NB_PATIENCE=5
     SUITE_SECONDS=$SUITE_SECONDS_SLOW
     prepare coverage
     find build-coverage -name '*.gcda' -delete
