@@ -25,7 +25,7 @@ bool nb_j_eval_args(jx *x, const jargs *a, jcall *out)
     const jv *more = NULL;
     jdict *extra = NULL;
     size_t n_more = 0, n = a->args.n, n_named = a->named.n, total;
-    *out = (jcall){0};
+    *out = (jcall){.args = &nb_j_missing};
     if (!n && !n_named && !a->star && !a->starstar) return x->status == NB_OK;
     jv *args = nb_j_new(x, n + n_named, sizeof *args); /* evaluated in the order written */
     if (!args) return false;

@@ -419,9 +419,10 @@ static inline jv nb_j_undefined(jwhy why, jtype of, const char *s, size_t n)
 {
     return (jv){.type = J_UNDEFINED, .why = (uint8_t)why, .of = (uint8_t)of, .n = n, .u.s = s};
 }
+extern const jv nb_j_missing; /* where an array without elements points */
 static inline jv nb_j_seq(jtype type, const jv *v, size_t n)
 {
-    return (jv){.type = (uint8_t)type, .n = n, .u.v = v};
+    return (jv){.type = (uint8_t)type, .n = n, .u.v = v ? v : &nb_j_missing};
 }
 static inline bool nb_j_is_seq(jv v)
 {

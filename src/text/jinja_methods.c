@@ -195,7 +195,7 @@ static void split_words(jx *x, jv s, int64_t most, bool right, parts *p)
 /* The last place of sep in s[0, to), or NULL. */
 static const char *find_last(jx *x, jv s, size_t to, jv sep)
 {
-    for (size_t i = to; i >= sep.n && nb_j_charge(x, 1); i--)
+    for (size_t i = to; i >= sep.n && nb_j_charge(x, 1 + sep.n / 16); i--)
         if (memcmp(s.u.s + i - sep.n, sep.u.s, sep.n) == 0) return s.u.s + i - sep.n;
     return NULL;
 }

@@ -7,7 +7,7 @@ static jv iterator(jx *x, const jv *v, size_t n)
 {
     jiter *i = nb_j_new(x, 1, sizeof *i);
     if (!i) return nb_j_none();
-    *i = (jiter){v, n, 0};
+    *i = (jiter){v ? v : &nb_j_missing, n, 0};
     return (jv){.type = J_ITER, .u.iter = i};
 }
 

@@ -8,6 +8,8 @@
 #include "text/jinja_internal.h"
 #include "text/pyjson.h"
 
+const jv nb_j_missing = {.type = J_MISSING};
+
 static const char *type_name(jtype t)
 {
     static const char *const names[] = {
@@ -208,9 +210,8 @@ static bool characters(jx *x, jv v, const jv **items, size_t *n)
 
 bool nb_j_elements(jx *x, jv v, const jv **items, size_t *n)
 {
-    static const jv none;
     if (x->status != NB_OK) return false;
-    *items = &none;
+    *items = &nb_j_missing;
     *n = 0;
     switch ((jtype)v.type) {
     case J_UNDEFINED: break;
@@ -228,8 +229,7 @@ bool nb_j_elements(jx *x, jv v, const jv **items, size_t *n)
         v.u.iter->at = v.u.iter->n;
         break;
     case J_DICT:
-        *items = v.u.dict->keys;
-        *n = v.u.dict->n;
+        if ((*n = v.u.dict->n)) *items = v.u.dict->keys;
         break;
     default: J_ERROR(x, "'%s' object is not iterable", nb_j_type(v));
     }
