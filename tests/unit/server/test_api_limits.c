@@ -9,6 +9,7 @@
     fake_expect_part(NB_ROUTE_COMPLETIONS, "{\"prompt\":\"p\"," json "}", 200,                               \
                      "\"object\":\"text_completion\"")
 #define TEN "xxxxxxxxxx"
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
 
 static void sampling_ranges(void **state)
 {
@@ -155,7 +156,7 @@ static void logprobs(void **state)
         "\"when using `top_logprobs`, `logprobs` must be set to true. (parameter=top_logprobs)\"");
 }
 
-/* The context is 64 tokens; a prompt of ten bytes is ten tokens. The longest token is </s>, four characters. */
+/* The context is 64 tokens; a prompt of ten bytes is ten tokens. The longest token is <tool_call>, eleven characters. */
 static void lengths(void **state)
 {
     BAD("\"max_tokens\":65", "\"max_tokens\"",
@@ -168,11 +169,10 @@ static void lengths(void **state)
         "the "
         "number of requested output tokens. (parameter=input_tokens)");
     TAKEN("\"max_tokens\":54,\"prompt\":\"" TEN "\"");
-    BAD("\"prompt\":\"" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN "\"",
-        "\"input_text\"",
+    BAD("\"prompt\":\"" HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED "\"", "\"input_text\"",
         "This model's maximum context length is 64 tokens. However, you requested 16 output tokens and your "
         "prompt "
-        "contains 200 characters (more than 192 characters, which is the upper bound for 48 input tokens). "
+        "contains 600 characters (more than 528 characters, which is the upper bound for 48 input tokens). "
         "Please "
         "reduce the length of the input prompt or the number of requested output tokens. "
         "(parameter=input_text)");
