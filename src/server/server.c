@@ -123,6 +123,7 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
 static void *run_loop(void *ctx)
 {
     nb_server *s = ctx;
+    pthread_setname_np(pthread_self(), "nibble-loop");
     event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
     return NULL;
 }

@@ -24,6 +24,7 @@ static void *work(void *arg)
     start at = *(start *)arg;
     nb_workers *w = at.w;
     free(arg);
+    pthread_setname_np(pthread_self(), "nibble-worker");
     pthread_mutex_lock(&w->lock);
     for (;;) {
         while (!w->first && !w->stop) pthread_cond_wait(&w->more, &w->lock);
