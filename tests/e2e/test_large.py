@@ -1,6 +1,7 @@
 """A model larger than memory: weights are streamed, so trace, calibrate and `check --data` hold a few layers of a DeepSeek-V4-shaped folder
 at a time, and check none. The folder is made here (tools/make_large.py)."""
 import os
+import shutil
 import subprocess
 import sys
 
@@ -15,7 +16,8 @@ plain = pytest.mark.skipif(nb.BUILD.name != "build", reason="an instrumented pro
 def large(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large") / "model"
     subprocess.run([sys.executable, nb.ROOT / "tools" / "make_large.py", folder, "--hidden", "768", "--inter", "384", "--experts", "24"], check=True, capture_output=True)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def peak(*args):
