@@ -36,6 +36,12 @@ if os.environ.get("NB_FIXTURES"):
                 subprocess.run([sys.executable, DATA / "tools" / "smollm2.py", out[kind], "--format", kind], check=True)
         return out
 
+    @pytest.mark.parametrize("kind", ["modelopt", "compressed-tensors"])
+    def test_input_scales_fit_text(folders, kind):
+        """A real model's activations, layer 11's 3072 among them: no scale of either flavour is accused."""
+        report = nb.ok_json("check", folders[kind], "--warmup", "-q")
+        assert not [f for f in report["findings"] if f["severity"] != "note"]
+
     @pytest.mark.parametrize("kind,arith,key,within", [
         ("bf16", "exact", "bf16", 0.002), ("modelopt", "exact", "w4a16", 0.002), ("compressed-tensors", "exact", "w4a16-ct", 0.002),
         ("modelopt", "w4a4", "w4a4", W4A4_WITHIN), ("compressed-tensors", "w4a4", "w4a4-ct", W4A4_WITHIN),
