@@ -73,5 +73,5 @@ nb_status nb_rule_integers(const nb_check *c, nb_findings *out, nb_error *err)
     if (f != SIZE_MAX)
         nb_findings_measured(out, f, "%zu of %zu linears looked at: c and 16 - c are equally often", odd,
                              looked);
-    return NB_OK;
+    return nb_rule_columns(c, out, err);
 }

@@ -302,7 +302,6 @@ static void contradiction(const nb_check *c, const nb_module *m, nb_findings *ou
 
 nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err)
 {
-    (void)err;
     for (size_t i = 0; i < c->modules.count; i++) {
         const nb_module *m = &c->modules.items[i];
         switch (m->kind) {
@@ -317,5 +316,5 @@ nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err)
         scalar(c, nb_module_global(m), false, out);
         if (m->kind != NB_KIND_MXFP4) scalar(c, nb_module_input(m), true, out);
     }
-    return NB_OK;
+    return nb_rule_swizzle(c, out, err);
 }

@@ -22,6 +22,7 @@ nb_status nb_rule_strays(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB002 of files beside the shards */
 nb_status nb_rule_sets(const nb_check *c, nb_findings *out, nb_error *err);    /* NB003 */
 nb_status nb_rule_shapes(const nb_check *c, nb_findings *out, nb_error *err);  /* NB004 */
+nb_status nb_rule_swizzle(const nb_check *c, nb_findings *out, nb_error *err); /* NB004 that no shape shows */
 nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err); /* NB005 */
 nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err);   /* NB006 */
 nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err);    /* NB007 */
@@ -36,6 +37,8 @@ nb_status nb_rule_inputs(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB105, NB106 of inputs, NB108, NB211 */
 nb_status nb_rule_blocks(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB106 of weights, NB109, NB110, NB114 */
+nb_status nb_rule_columns(const nb_check *c, nb_findings *out,
+                          nb_error *err); /* NB110 of the order in a byte */
 nb_status nb_rule_integers(const nb_check *c, nb_findings *out,
                            nb_error *err); /* NB110 of integers as codes */
 nb_status nb_rule_quant_method(const nb_check *c, nb_findings *out, nb_error *err);  /* NB201 */

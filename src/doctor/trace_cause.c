@@ -426,7 +426,9 @@ static void say_clean(nb_trace *t, const nb_config *cfg)
     snprintf(
         t->verdict, sizeof t->verdict,
         "nothing in this file goes wrong on %s as %s runs it%s: every output is finite and the worst local "
-        "cosine is %.4f (%s)%s%s; if it goes wrong there, %s",
+        "cosine is %.4f (%s)%s%s; whether the stored weights are the model's own a trace cannot see: `nibble "
+        "run "
+        "DIR --arith exact` shows it; if that answers well and it goes wrong there, %s",
         run, as, t->stack && t->weight_only ? " (weight-only file: activations keep 16 bits)" : "",
         worst ? worst->cos_local : 1.0, worst ? worst->module : "no linear", some, idle, elsewhere(t->stack));
 }

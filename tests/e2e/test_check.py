@@ -32,6 +32,18 @@ def test_defect(defect, tmp_path):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("defect", ["nibbles_swapped", "shape_scale_swizzled_same"])
+@pytest.mark.parametrize("base", nb.DEMOS.values(), ids=nb.DEMOS.keys())
+def test_order_of_a_trained_models_bytes(base, defect, tmp_path):
+    """Each block is sound; what the columns and rows of trained weights have in common tells. trace shows it, too."""
+    expected = defects.broken(base, tmp_path / "m", defect)
+    _, findings = check(tmp_path / "m")
+    wanted = [{**f, "by": "file"} for f in expected["findings"]]
+    assert not list(complaints({**expected, "findings": wanted}, findings))
+    report = nb.ok_json("trace", tmp_path / "m", "-p", "Hello", "-q")
+    assert not list(complaints({**expected, "findings": wanted}, report["findings"]))
+
+
 @pytest.mark.parametrize("folder", [pytest.param(p, id=n) for n, p in {**nb.ALL_MODELS, **nb.DEMOS, "models/demo": nb.DEMO}.items()
                                     if n != UNHEALTHY])
 def test_healthy_folder_is_clean(folder):
