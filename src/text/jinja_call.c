@@ -22,7 +22,7 @@ static bool spread(jx *x, const jargs *a, jv *args, const jv **more, size_t *n_m
 
 bool nb_j_eval_args(jx *x, const jargs *a, jcall *out)
 {
-    const jv *more = NULL;
+    const jv *more = &nb_j_missing;
     jdict *extra = NULL;
     size_t n_more = 0, n = a->args.n, n_named = a->named.n, total;
     *out = (jcall){.args = &nb_j_missing};
@@ -143,7 +143,7 @@ static void bind_params(jx *x, const jnode *n, const jcall *c, jframe *f)
     bool *used = nb_j_new(x, c->n_named, sizeof *used);
     if (!used) return;
     size_t first_default = n->n_params - n->orelse.n;
-    for (size_t i = 0; i < n->n_params && x->status == NB_OK; i++) {
+    for (size_t i = 0; i < n->n_params && nb_j_charge(x, 1 + c->n_named / 4); i++) {
         jv name = x->t->names[n->params[i]];
         jv v = i < c->n ? c->args[i] : nb_j_undefined(JU_HINT, J_MISSING, "parameter was not provided", 26);
         bool given = i < c->n;

@@ -5,9 +5,11 @@
 
 jv nb_j_lookup(jx *x, uint32_t sym)
 {
-    for (const jframe *f = x->frame; f; f = f->parent)
+    for (const jframe *f = x->frame; f; f = f->parent) {
+        nb_j_charge(x, f->n / 16);
         for (size_t i = f->n; i-- > 0;)
             if (f->vars[i].sym == sym) return f->vars[i].value;
+    }
     return x->globals[sym];
 }
 

@@ -13,7 +13,7 @@ jframe *nb_j_frame(jx *x, jframe *parent)
 
 void nb_j_bind(jx *x, jframe *f, uint32_t sym, jv value)
 {
-    if (x->status != NB_OK) return;
+    if (!nb_j_charge(x, f->n / 16)) return;
     for (size_t i = 0; i < f->n; i++) {
         if (f->vars[i].sym != sym) continue;
         f->vars[i].value = value;

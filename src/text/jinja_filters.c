@@ -114,6 +114,7 @@ static int digit(char c)
 static bool read_int(jx *x, jv s, int64_t base, int64_t *out)
 {
     s = nb_j_strip(x, s, (jv){0}, 3);
+    nb_j_charge(x, s.n / 16);
     size_t i = 0;
     bool minus = s.n && s.u.s[0] == '-', any = false, over = false;
     int64_t v = 0;

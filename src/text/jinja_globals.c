@@ -108,7 +108,7 @@ static jv strftime_now(jx *x, jv self, const jv *a, const jcall *c)
         goto out;
     }
     nb_j_emits(x, &form, "|"); /* so that an empty result is told from one that did not fit */
-    for (size_t room = 256; x->status == NB_OK; room *= 4) {
+    for (size_t room = 256; nb_j_charge(x, room / 16); room *= 4) {
         if (room > (1 << 20)) {
             nb_j_raise(x, NB_ERR_LIMIT, "a date longer than 1 MiB");
         } else if (!nb_buf_reserve(&text, room)) {

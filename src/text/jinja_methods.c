@@ -100,6 +100,7 @@ jv nb_j_strip(jx *x, jv s, jv chars, int sides)
         w = back(s, to, &cp);
         if (!strips(x, chars, s.u.s + to - w, w, cp)) break;
     }
+    nb_j_charge(x, (s.n - (to - from)) / 16);
     return part(s, from, to);
 }
 
@@ -299,9 +300,10 @@ static bool window(jx *x, jv s, jv from, jv to, size_t *begin, jv *out)
     return x->status == NB_OK && !(from.type == J_INT && from.u.i > n);
 }
 
-static bool has_end(jv s, jv what, bool front)
+static bool has_end(jx *x, jv s, jv what, bool front)
 {
-    return s.n >= what.n && memcmp(front ? s.u.s : s.u.s + s.n - what.n, what.u.s, what.n) == 0;
+    return s.n >= what.n && nb_j_charge(x, what.n / 16) &&
+           memcmp(front ? s.u.s : s.u.s + s.n - what.n, what.u.s, what.n) == 0;
 }
 
 static jv ends_with(jx *x, jv s, const jv *a, bool front)
@@ -315,7 +317,7 @@ static jv ends_with(jx *x, jv s, const jv *a, bool front)
         if (each[i].type != J_STR)
             return J_ERROR(x, "%s first arg must be str or a tuple of str, not %s",
                            front ? "startswith" : "endswith", nb_j_type(each[i]));
-        found = found || (inside && has_end(in, each[i], front));
+        found = found || (inside && has_end(x, in, each[i], front));
     }
     return nb_j_bool(found);
 }
@@ -406,11 +408,11 @@ static jv replace(jx *x, jv s, const jv *a, const jcall *c)
 
 static jv removeprefix(jx *x, jv s, const jv *a, const jcall *c)
 {
-    return text_arg(x, a[0], "the prefix") && has_end(s, a[0], true) ? part(s, a[0].n, s.n) : s;
+    return text_arg(x, a[0], "the prefix") && has_end(x, s, a[0], true) ? part(s, a[0].n, s.n) : s;
 }
 static jv removesuffix(jx *x, jv s, const jv *a, const jcall *c)
 {
-    return text_arg(x, a[0], "the suffix") && has_end(s, a[0], false) ? part(s, 0, s.n - a[0].n) : s;
+    return text_arg(x, a[0], "the suffix") && has_end(x, s, a[0], false) ? part(s, 0, s.n - a[0].n) : s;
 }
 
 static jv join(jx *x, jv s, const jv *a, const jcall *c)

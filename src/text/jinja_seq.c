@@ -49,7 +49,7 @@ static jv key_of(jx *x, jv v, jv attribute, bool with_case)
 static jv keys_of(jx *x, jv v, jv attribute, bool with_case)
 {
     size_t n = 1, from = 0;
-    bool text = attribute.type == J_STR;
+    bool text = attribute.type == J_STR && nb_j_charge(x, attribute.n / 16);
     for (size_t i = 0; text && i < attribute.n; i++) n += attribute.u.s[i] == ',';
     jv *keys = nb_j_new(x, n, sizeof *keys);
     for (size_t i = 0; keys && i < n; i++) {
