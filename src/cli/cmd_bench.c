@@ -9,19 +9,22 @@
 #include "cli/cli.h"
 #include "engine/policy.h"
 
-static const char usage[] = "usage: nibble bench DIR [--prompt N] [--tokens N] [options]\n\n"
-                            "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
-                            "tokens (64), each three times;\n"
-                            "prints the best. gbs counts the packed weights that a step reads once; "
-                            "share_of_roof is against read_roof_gbs\n"
-                            "for decode and fma_gflops for prefill.\n\n"
-                            "  --prompt N          tokens of the prefill (128)\n"
-                            "  --tokens N          tokens of the decode (64)\n";
+static const char usage[] =
+    "usage: nibble bench DIR [--prompt N] [--tokens N] [--streams N,…] [options]\n\n"
+    "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
+    "tokens (64), each three times;\n"
+    "prints the best. gbs counts the packed weights that a step reads once; "
+    "share_of_roof is against read_roof_gbs\n"
+    "for decode and fma_gflops for prefill.\n\n"
+    "  --prompt N          tokens of the prefill (128)\n"
+    "  --tokens N          tokens of the decode (64)\n"
+    "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n";
 
-enum { OPT_PROMPT = 1, OPT_TOKENS, ROUNDS = 3 };
+enum { OPT_PROMPT = 1, OPT_TOKENS, OPT_STREAMS, ROUNDS = 3, MAX_LIST = 16, MAX_STREAMS = 1024 };
 
 static const struct option options[] = {{"prompt", required_argument, NULL, OPT_PROMPT},
                                         {"tokens", required_argument, NULL, OPT_TOKENS},
+                                        {"streams", required_argument, NULL, OPT_STREAMS},
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
@@ -60,28 +63,52 @@ static void ignore(void *ctx, size_t part, size_t row, const float *logits)
 {
 }
 
-/* Seconds of one prefill of n tokens and of then decoding k more; the tokens themselves do not matter. */
-static nb_status once(nb_engine *e, const uint32_t *ids, size_t n, size_t k, double *prefill, double *decode,
-                      nb_error *err)
+/* What is measured: a prefill of n tokens, then k more of each of `streams` sequences side by side. */
+typedef struct plan {
+    const uint32_t *ids; /* [n]; the tokens themselves do not matter */
+    size_t n, k, streams;
+    nb_step_part *parts; /* [streams] */
+} plan;
+
+/* Seconds of the first sequence's prefill, and of the decode of all. */
+static nb_status once(nb_engine *e, const plan *w, double *prefill, double *decode, nb_error *err)
 {
     nb_step_out out = {.logits = ignore};
-    uint32_t seq;
-    nb_status s = nb_seq_open(e, &seq, err);
-    if (s != NB_OK) return s;
-    double t0 = nb_seconds();
-    nb_step_part part = {seq, ids, n, false};
-    s = nb_engine_step(e, &part, 1, &out, err);
-    if (s == NB_OK) nb_seq_commit(e, seq, n);
-    double t1 = nb_seconds();
-    for (size_t i = 0; s == NB_OK && i < k; i++) {
-        part = (nb_step_part){seq, ids + i % n, 1, false};
-        s = nb_engine_step(e, &part, 1, &out, err);
-        if (s == NB_OK) nb_seq_commit(e, seq, 1);
+    size_t open = 0;
+    nb_status s = NB_OK;
+    double t0 = nb_seconds(), t1 = t0;
+    for (; open < w->streams && s == NB_OK; open++) {
+        nb_step_part *p = &w->parts[open];
+        *p = (nb_step_part){.tokens = w->ids, .n = w->n};
+        if ((s = nb_seq_open(e, &p->seq, err))) break;
+        s = nb_engine_step(e, p, 1, &out, err);
+        if (s == NB_OK) nb_seq_commit(e, p->seq, w->n);
+        if (!open) t1 = nb_seconds();
     }
     *prefill = t1 - t0;
+    t1 = nb_seconds();
+    for (size_t i = 0; s == NB_OK && i < w->k; i++) {
+        for (size_t q = 0; q < w->streams; q++)
+            w->parts[q] = (nb_step_part){.seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1};
+        s = nb_engine_step(e, w->parts, w->streams, &out, err);
+        for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
+    }
     *decode = nb_seconds() - t1;
-    nb_seq_close(e, seq);
+    for (size_t q = 0; q < open; q++) nb_seq_close(e, w->parts[q].seq);
     return s;
+}
+
+/* The best of some rounds. */
+static nb_status best(nb_engine *e, const plan *w, double *prefill, double *decode, nb_error *err)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        double p, d;
+        nb_status s = once(e, w, &p, &d, err);
+        if (s != NB_OK) return s;
+        if (!i || p < *prefill) *prefill = p;
+        if (!i || d < *decode) *decode = d;
+    }
+    return NB_OK;
 }
 
 static void print_result(bool json, bool last, const char *name, const char *arith, size_t rows,
@@ -112,48 +139,76 @@ static void print_machine(bool json, const nb_roof *r, const char *isa)
                r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
 }
 
-static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k, nb_error *err)
+/* Numbers of streams, ascending or not. */
+typedef struct list {
+    size_t n[MAX_LIST], count, most;
+} list;
+
+static bool read_list(const char *text, list *out)
+{
+    *out = (list){0};
+    for (;;) {
+        char number[16];
+        size_t len = strcspn(text, ",");
+        uint64_t v;
+        if (len >= sizeof number || out->count == MAX_LIST) return false;
+        memcpy(number, text, len);
+        number[len] = '\0';
+        if (!nb_cli_number(number, 1, MAX_STREAMS, &v)) return false;
+        out->n[out->count++] = (size_t)v;
+        if (v > out->most) out->most = (size_t)v;
+        if (!text[len]) return true;
+        text += len + 1;
+    }
+}
+
+static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k,
+                       const list *streams, nb_error *err)
 {
     nb_engine *e = NULL;
     nb_policy *policy = NULL;
     nb_roof roof;
-    double prefill = 0, decode = 0;
+    double prefill, decode;
     bool json = strcmp(model->format, "json") == 0;
     uint32_t *ids = calloc(n, sizeof *ids);
-    if (!ids) return nb_fail_nomem(err, "token ids", n * sizeof *ids);
+    plan w = {.ids = ids, .n = n, .k = k, .streams = 1, .parts = calloc(streams->most, sizeof *w.parts)};
+    nb_status s = ids && w.parts ? NB_OK : nb_fail_nomem(err, "token ids", n * sizeof *ids);
     nb_engine_options o = {.threads = lo->threads,
                            .kernels = lo->kernels ? lo->kernels : "auto",
                            .arith = lo->arith,
                            .act_bf16 = lo->act_bf16,
                            .quant_bf16 = lo->quant_bf16,
-                           .max_seqs = 1,
+                           .max_seqs = streams->most,
                            .max_context = n + k,
-                           .max_rows = n};
-    nb_status s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
+                           .max_rows = n > streams->most ? n : streams->most};
+    if (s == NB_OK) s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
     if (s == NB_OK) s = nb_policy_engine(model->dir, &o, policy, &lo->sink, &e, err);
     if (s != NB_OK) goto out;
     const nb_model *m = nb_engine_model(e);
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
     if ((s = nb_roof_measure(m->x->pool, 0, &roof, err))) goto out;
-    for (int i = 0; i < ROUNDS; i++) {
-        double p, d;
-        if ((s = once(e, ids, n, k, &p, &d, err))) goto out;
-        if (!i || p < prefill) prefill = p;
-        if (!i || d < decode) decode = d;
-    }
-    work w = count_work(m, n), one = count_work(m, 1);
     const char *arith = nb_arith_name(lo->arith);
-    double pf = w.flops * (double)n, db = one.bytes * (double)k;
-    print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
-    print_result(json, false, "prefill", arith, n, prefill, w.bytes, pf,
-                 pf / prefill * 1e-9 / roof.fma_gflops, (double)n);
-    print_result(json, true, "decode", arith, 1, decode, db, one.flops * (double)k,
-                 db / decode * 1e-9 / roof.read_gbs, (double)k);
+    for (size_t i = 0; i < streams->count; i++) {
+        w.streams = streams->n[i];
+        if ((s = best(e, &w, &prefill, &decode, err))) goto out;
+        if (!i) {
+            work pw = count_work(m, n);
+            double flops = pw.flops * (double)n;
+            print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
+            print_result(json, false, "prefill", arith, n, prefill, pw.bytes, flops,
+                         flops / prefill * 1e-9 / roof.fma_gflops, (double)n);
+        }
+        work dw = count_work(m, w.streams);
+        double tokens = (double)k * (double)w.streams, bytes = dw.bytes * (double)k;
+        print_result(json, i + 1 == streams->count, "decode", arith, w.streams, decode, bytes,
+                     dw.flops * tokens, bytes / decode * 1e-9 / roof.read_gbs, tokens);
+    }
     if (json) puts("]}");
 out:
     nb_engine_free(e);
     nb_policy_free(policy);
     free(ids);
+    free(w.parts);
     return s;
 }
 
@@ -163,6 +218,7 @@ int nb_cmd_bench(int argc, char **argv)
     nb_llm_options lo;
     nb_error err = {.offset = -1};
     uint64_t prompt = 128, tokens = 64;
+    list streams = {.n = {1}, .count = 1, .most = 1};
     int code, rc;
     optind = 1;
     opterr = 0;
@@ -170,6 +226,10 @@ int nb_cmd_bench(int argc, char **argv)
         if (code == OPT_PROMPT || code == OPT_TOKENS) {
             if (!nb_cli_number(optarg, 1, 1 << 20, code == OPT_PROMPT ? &prompt : &tokens))
                 return nb_cli_usage("bench", "'%s' is not a number of tokens", optarg);
+        } else if (code == OPT_STREAMS) {
+            if (!read_list(optarg, &streams))
+                return nb_cli_usage("bench", "'%s' is no list of at most %d numbers from 1 to %d", optarg,
+                                    MAX_LIST, MAX_STREAMS);
         } else if ((rc = nb_cli_model_option("bench", code, argv, &model))) {
             return rc;
         }
@@ -182,5 +242,5 @@ int nb_cmd_bench(int argc, char **argv)
     if (model.max_context)
         return nb_cli_usage("bench",
                             "--max-model-len has no use here: --prompt and --tokens set the lengths");
-    return bench(&model, &lo, prompt, tokens, &err) == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
+    return bench(&model, &lo, prompt, tokens, &streams, &err) == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
 }

@@ -267,6 +267,13 @@ def test_bench_json():
     assert got["results"]
 
 
+def test_bench_streams():
+    got = nb.ok_json("bench", nb.DEMO, "--tokens", "4", "--streams", "1,3")
+    assert [(r["name"], r["rows"]) for r in got["results"]] == [("prefill", 128), ("decode", 1), ("decode", 3)]
+    for bad in ("", "0", "1,", "1,2x", "1" * 20):
+        assert nb.run("bench", nb.DEMO, "--streams", bad).returncode == 64
+
+
 def test_loading_prints_one_screen():
     """Architecture, formats by share of bytes, memory."""
     done = nb.ok("run", nb.DEMO, "-p", "282 - 247 =")
