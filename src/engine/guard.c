@@ -281,9 +281,9 @@ static void tell_healed(nb_guard *g, const nb_heal *h, const nb_rung *before, si
         if (i < n_before && before[i] == h->rung[i]) continue;
         const char *module = h->list[i].of->module;
         snprintf(line, sizeof line,
-                 "guard: layer %d: %s gave values that are not finite; healed for the request concerned by "
-                 "rung %s; `nibble check` says what is wrong with it",
-                 h->layer[i], module, rung_names[h->rung[i]]);
+                 "guard: %s gave values that are not finite; healed for the request concerned by rung %s; "
+                 "`nibble check` says what is wrong with it",
+                 module, rung_names[h->rung[i]]);
         count(g, h->layer[i], "linear", module, h->rung[i], line);
     }
 }
