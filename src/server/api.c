@@ -79,7 +79,7 @@ nb_status nb_api_new(const nb_api_options *opt, nb_core *core, size_t vocab, con
               copy_text(&a->response_role, opt->response_role ? opt->response_role : "assistant");
     for (size_t i = 0; ok && i < opt->n_names; i++) ok = copy_text(&a->names[i], opt->names[i]);
     ok = ok && find_same_text(a);
-    if (ok && opt->template_kwargs) ok = (a->template_kwargs = json_deep_copy(opt->template_kwargs)) != NULL;
+    a->template_kwargs = json_incref((json_t *)opt->template_kwargs);
     if (!ok) {
         nb_api_free(a);
         return nb_fail_nomem(err, "the API's names", 0);
