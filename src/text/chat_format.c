@@ -20,6 +20,7 @@
 struct nb_chat_format {
     nb_jinja *jinja; /* NULL: DeepSeek-V4's encoding */
     bool parts;      /* the template wants content as a list of parts */
+    bool developer;  /* it knows that role; another gets "system" for it, as vLLM does */
     json_t *tokens;  /* "bos_token" and the like: variables of every template */
 };
 
@@ -44,6 +45,7 @@ static nb_status parse(nb_chat_format *f, const char *file, bool whole_file, con
                        nb_error *err)
 {
     nb_status s = nb_jinja_parse(text, n, &f->jinja, err);
+    f->developer = memmem(text, n, "developer", strlen("developer")) != NULL;
     if (s != NB_OK && !whole_file) err->offset = -1; /* the template's byte is not the file's */
     if (s != NB_OK) nb_error_at(err, file, NULL, -1);
     return s == NB_OK ? nb_jinja_wants_parts(f->jinja, &f->parts, err) : s;
@@ -297,18 +299,21 @@ static json_t *either(const json_t *o, const char *a, const char *b)
 }
 
 /* One message: role, content, then the rest without what is null. */
-static nb_status make_message(const json_t *m, bool parts, json_t **out, nb_error *err)
+static nb_status make_message(const nb_chat_format *f, const json_t *m, json_t **out, nb_error *err)
 {
     const char *key;
     json_t *v, *content = NULL, *calls = NULL;
     const json_t *role = json_object_get(m, "role"), *given = json_object_get(m, "tool_calls");
     if (!json_is_string(role)) return nb_fail(err, NB_ERR_ARGUMENT, "it is not an object with a role");
     bool assistant = strcmp(json_string_value(role), "assistant") == 0;
-    nb_status s = make_content(json_object_get(m, "content"), parts, &content, err);
+    nb_status s = make_content(json_object_get(m, "content"), f->parts, &content, err);
     if (s == NB_OK && assistant && json_array_size(given)) s = make_calls(given, &calls, err);
     json_t *o = json_object();
-    bool ok = o && json_object_set(o, "role", (json_t *)role) == 0 &&
-              (s || json_object_set(o, "content", content) == 0);
+    bool system = !f->developer && strcmp(json_string_value(role), "developer") == 0;
+    bool ok =
+        o &&
+        json_object_set_new(o, "role", system ? json_string("system") : json_incref((json_t *)role)) == 0 &&
+        (s || json_object_set(o, "content", content) == 0);
     json_object_foreach((json_t *)m, key, v)
     {
         if (json_is_null(v) || json_object_get(o, key) || strcmp(key, "tool_calls") == 0) continue;
@@ -330,7 +335,7 @@ static nb_status make_message(const json_t *m, bool parts, json_t **out, nb_erro
     return s;
 }
 
-static nb_status make_messages(const json_t *messages, bool parts, json_t **out, nb_error *err)
+static nb_status make_messages(const nb_chat_format *f, const json_t *messages, json_t **out, nb_error *err)
 {
     const json_t *m;
     size_t i;
@@ -341,7 +346,7 @@ static nb_status make_messages(const json_t *messages, bool parts, json_t **out,
     json_array_foreach(messages, i, m)
     {
         json_t *each = NULL;
-        if ((s = make_message(m, parts, &each, err))) {
+        if ((s = make_message(f, m, &each, err))) {
             char cause[sizeof err->cause];
             memcpy(cause, err->cause, sizeof cause);
             if (s == NB_ERR_ARGUMENT) nb_fail(err, s, "messages[%zu]: %.480s", i, cause);
@@ -533,7 +538,7 @@ nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, 
     if (!err) err = &local;
     if (!f->jinja) return render_builtin(request, out, err);
     json_t *messages = NULL, *r = NULL;
-    nb_status s = make_messages(json_object_get(request, "messages"), f->parts, &messages, err);
+    nb_status s = make_messages(f, json_object_get(request, "messages"), &messages, err);
     if (s == NB_OK && (!(r = copy_of(request)) || json_object_set(r, "messages", messages) != 0))
         s = no_memory(err);
     if (s == NB_OK) s = nb_chat_format_apply(f, r, now, out, err);

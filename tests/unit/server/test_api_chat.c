@@ -130,6 +130,15 @@ static void what_templates_see(void **state)
     expect_prompt("u:hi;Tf;a:");
 }
 
+/* Templates that have no role "developer" get the messages of the system in its place. */
+static void developers(void **state)
+{
+    fake_reset("x", NB_FINISH_LENGTH);
+    PART("{\"messages\":[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"user\",\"content\":\"c\"}]}",
+         200, "\"content\":\"x\"");
+    expect_prompt("s:d;u:c;a:");
+}
+
 static void continuing(void **state)
 {
 #define TWO "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"so\"}]"
@@ -211,8 +220,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_answer),    cmocka_unit_test(a_streamed_answer),
         cmocka_unit_test(log_probabilities), cmocka_unit_test(what_templates_see),
-        cmocka_unit_test(continuing),        cmocka_unit_test(refusals),
-        cmocka_unit_test(no_template),
+        cmocka_unit_test(developers),        cmocka_unit_test(continuing),
+        cmocka_unit_test(refusals),          cmocka_unit_test(no_template),
     };
     nb_api_options opt = fake_options();
     nb_chat_format *chat = NULL;
