@@ -479,7 +479,10 @@ nb_status nb_chat_format_apply(const nb_chat_format *f, const json_t *request, i
     bool ok = vars && messages && json_object_update(vars, f->tokens) == 0;
     nb_status s = NB_OK;
     if (json_is_object(kwargs)) ok = ok && json_object_update(vars, (json_t *)kwargs) == 0;
-    json_array_foreach(given, i, each) ok = ok && json_array_append_new(messages, with_reasoning(each)) == 0;
+    json_array_foreach(given, i, each)
+    {
+        ok = ok && json_array_append_new(messages, with_reasoning(each)) == 0;
+    }
     ok = ok && json_object_set(vars, "messages", messages) == 0;
     for (i = 0; i < 2; i++) {
         json_t *v = json_object_get(request, own[i]);
@@ -536,6 +539,9 @@ nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, 
 {
     nb_error local = {.offset = -1};
     if (!err) err = &local;
+    const json_t *kwargs = json_object_get(request, "chat_template_kwargs");
+    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
+        return nb_fail(err, NB_ERR_ARGUMENT, "chat_template_kwargs is not an object");
     if (!f->jinja) return render_builtin(request, out, err);
     json_t *messages = NULL, *r = NULL;
     nb_status s = make_messages(f, json_object_get(request, "messages"), &messages, err);

@@ -147,8 +147,9 @@ static void call_block(jx *x, const jnode *n)
     jcall c;
     jv callee = nb_j_eval(x, n->a->a);
     if (!nb_j_eval_args(x, n->a->args, &c)) return;
-    jv *both = nb_j_new(x, 2 * (c.n_named + 1), sizeof *both), *values = both + c.n_named + 1;
+    jv *both = nb_j_new(x, 2 * (c.n_named + 1), sizeof *both), *values;
     if (!both) return;
+    values = both + c.n_named + 1;
     if (c.n_named) memcpy(both, c.names, c.n_named * sizeof *both);
     if (c.n_named) memcpy(values, c.values, c.n_named * sizeof *both);
     both[c.n_named] = nb_j_str("caller", 6);

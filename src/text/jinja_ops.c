@@ -30,10 +30,22 @@ static double float_of(jv v)
 
 /* ---- text and lists end to end ---- */
 
+#define GROW_HEAD ((sizeof(jgrow) + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t))
+
+static jgrow *grow_of(jv v)
+{
+    return (jgrow *)((char *)v.u.s - GROW_HEAD);
+}
+
+/* Is v, which grows, all that its block holds, with room for n more? */
+static bool has_room(jv v, size_t n)
+{
+    return grow_of(v)->used == v.n && grow_of(v)->cap - v.n >= n;
+}
+
 jv nb_j_concat(jx *x, jv a, jv b)
 {
     size_t size = a.type == J_STR ? 1 : sizeof(jv), n, bytes;
-    jgrow *g = NULL;
     if (!b.n) return a;
     if (!a.n && a.type == b.type) return b;
     if (!nb_j_charge(x, b.n * size / 16 + 1)) return a;
@@ -41,18 +53,18 @@ jv nb_j_concat(jx *x, jv a, jv b)
         nb_j_raise(x, NB_ERR_LIMIT, "a text is longer than %zu bytes", x->limits.output);
         return a;
     }
-    if (a.grows) g = (jgrow *)((char *)a.u.s - nb_round_up(sizeof *g, sizeof(max_align_t)));
-    if (!g || g->used != a.n || g->cap - g->used < b.n) { /* a new block, half as large again as needed */
-        size_t cap = n + n / 2 + 4, head = nb_round_up(sizeof *g, sizeof(max_align_t));
-        if (!nb_j_charge(x, a.n * size / 16)) return a;
-        if (!nb_mul(cap, size, &bytes) || !(g = nb_j_new(x, 1, head + bytes))) return a;
-        memcpy((char *)g + head, a.u.s, a.n * size);
-        g->cap = cap;
-        a.u.s = (char *)g + head;
+    if (!a.grows || !has_room(a, b.n)) { /* a new block, half as large again as needed */
+        size_t cap = n + n / 2 + 4;
+        if (!nb_j_charge(x, a.n * size / 16) || !nb_mul(cap, size, &bytes)) return a;
+        char *block = nb_j_new(x, 1, GROW_HEAD + bytes);
+        if (!block) return a;
+        memcpy(block + GROW_HEAD, a.u.s, a.n * size);
+        a.u.s = block + GROW_HEAD;
         a.grows = true;
+        grow_of(a)->cap = cap;
     }
     memcpy((char *)a.u.s + a.n * size, b.u.s, b.n * size);
-    a.n = g->used = n;
+    a.n = grow_of(a)->used = n;
     return a;
 }
 

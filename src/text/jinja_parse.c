@@ -489,8 +489,10 @@ static jnode *binary(jparser *p, int level)
             continue;
         }
         jnode *right = binary(p, level + 1);
-        if (!right || !(left = with_children(p, JN_BINARY, line, left, right))) return NULL;
-        left->op = (uint8_t)binaries[i].op;
+        jnode *both = right ? with_children(p, JN_BINARY, line, left, right) : NULL;
+        if (!both) return NULL;
+        both->op = (uint8_t)binaries[i].op;
+        left = both;
     }
     return left;
 }

@@ -399,7 +399,10 @@ jv nb_j_from_json(jx *x, const json_t *j)
     case JSON_ARRAY: {
         jv *items = nb_j_new(x, json_array_size(j), sizeof *items);
         if (!items) break;
-        json_array_foreach(j, i, each) items[i] = nb_j_from_json(x, each);
+        json_array_foreach(j, i, each)
+        {
+            items[i] = nb_j_from_json(x, each);
+        }
         v = nb_j_seq(J_LIST, items, json_array_size(j));
         break;
     }
@@ -407,7 +410,9 @@ jv nb_j_from_json(jx *x, const json_t *j)
         jdict *d = nb_j_dict_new(x, json_object_size(j));
         if (!d) break;
         json_object_foreach((json_t *)j, key, each)
+        {
             nb_j_dict_put(x, d, nb_j_str(key, strlen(key)), nb_j_from_json(x, each));
+        }
         v = (jv){.type = J_DICT, .u.dict = d};
         break;
     }

@@ -81,6 +81,7 @@ static void content(void **state)
     refused(ALL, MESSAGE("7"), "messages[0]");
     refused(ALL, "{\"messages\":{}}", "messages is not an array");
     refused(ALL, "[]", "messages is not an array");
+    refused(ALL, "{\"messages\":[],\"chat_template_kwargs\":[]}", "chat_template_kwargs is not an object");
 }
 
 static void members(void **state)
