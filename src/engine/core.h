@@ -60,7 +60,7 @@ typedef struct nb_request_spec {
 
 /*
  * Seats are taken before the expensive work (template, tokeniser): NB_ERR_BUSY when n more requests would pass the queue's bound,
- * or when stopping. Each seat taken goes back by nb_core_leave, whatever became of the request. Any thread, no lock.
+ * or when stopping; NB_ERR_LIMIT when n alone would. Each seat taken goes back by nb_core_leave, whatever became of the request. Any thread, no lock.
  */
 nb_status nb_core_enter(nb_core *c, size_t n, nb_error *err);
 void nb_core_leave(nb_core *c, size_t n);

@@ -32,9 +32,13 @@ nb_status nb_core_enter(nb_core *c, size_t n, nb_error *err)
 {
     nb_status s = refuse(c, err);
     if (s != NB_OK) return s;
-    if (add_within(&c->count.seats, n, c->opt.sched.queue_requests)) return NB_OK;
+    size_t bound = c->opt.sched.queue_requests;
+    if (bound && n > bound) /* no waiting helps */
+        return nb_fail(err, NB_ERR_LIMIT, "%zu sequences in one request; this server takes %zu at once", n,
+                       bound);
+    if (add_within(&c->count.seats, n, bound)) return NB_OK;
     return nb_fail(err, NB_ERR_BUSY, "%zu requests are running or waiting, and %zu may",
-                   atomic_load(&c->count.seats), c->opt.sched.queue_requests);
+                   atomic_load(&c->count.seats), bound);
 }
 
 void nb_core_leave(nb_core *c, size_t n)
