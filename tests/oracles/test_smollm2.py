@@ -42,6 +42,12 @@ if os.environ.get("NB_FIXTURES"):
         report = nb.ok_json("check", folders[kind], "--warmup", "-q")
         assert not [f for f in report["findings"] if f["severity"] != "note"]
 
+    def test_chat(folders):
+        """Conversations become the reference's text and ids by the template in the folder's tokenizer_config.json."""
+        asked = [p for p in EXPECTED["prompts"] if "messages" in p]
+        lines = nb.ok("tokenize", folders["modelopt"], "--chat", stdin="".join(json.dumps({"messages": p["messages"]}) + "\n" for p in asked)).stdout
+        assert [json.loads(line) for line in lines.splitlines()] == [{"prompt": p["text"], "ids": p["ids"]} for p in asked]
+
     @pytest.mark.parametrize("kind,arith,key,within", [
         ("bf16", "exact", "bf16", 0.002), ("modelopt", "exact", "w4a16", 0.002), ("compressed-tensors", "exact", "w4a16-ct", 0.002),
         ("modelopt", "w4a4", "w4a4", W4A4_WITHIN), ("compressed-tensors", "w4a4", "w4a4-ct", W4A4_WITHIN),
