@@ -445,7 +445,7 @@ static nb_status cut_at_tag(nb_buf *out, size_t from, const json_t *text, nb_err
     for (size_t w; n && (w = nb_j_char(want, n, &cp)) && nb_j_is_space(cp); n -= w) want += w;
     const char *prompt = out->data ? out->data + from : "";
     size_t len = out->len - from;
-    bool there = memmem(prompt, len, want, n) != NULL;
+    bool there = out->data && memmem(prompt, len, want, n);
     for (const char *p = prompt; (p = memmem(p, len - (size_t)(p - prompt), tag, tag_n - 1)); p++) found = p;
     if (!there || !found)
         return nb_fail(err, NB_ERR_ARGUMENT,

@@ -72,6 +72,7 @@ jv nb_j_call_builtin(jx *x, const jbuiltin *f, const char *what, jv self, const 
     jv a[J_MAX_PARAMS] = {{0}};
     size_t n = 0;
     if (x->status != NB_OK) return self;
+    if (!f->fn) return nb_j_raise(x, NB_ERR_UNSUPPORTED, "%s '%s' is not in this build", what, f->name);
     if (strcmp(f->params, "*") == 0) return f->fn(x, self, a, c);
     for (const char *p = f->params; *p; n++) {
         p += strcspn(p, " ");

@@ -133,7 +133,7 @@ typedef struct jbuiltin {
     const char *name;
     const char
         *params; /* "chars? count?": names, optional ones with a question mark; "*": it reads c itself */
-    jfn fn;
+    jfn fn;      /* NULL: known, but not in this build */
 } jbuiltin;
 #define J_MAX_PARAMS 8
 

@@ -569,5 +569,16 @@ const jbuiltin nb_j_string_methods[] = {
     {"isupper", "", isupper_all},
     {"islower", "", islower_all},
     {"format", "*", format},
+    /* Python has these; they are not here. */
+    {"casefold", "*", NULL},
+    {"encode", "*", NULL},
+    {"expandtabs", "*", NULL},
+    {"format_map", "*", NULL},
+    {"isascii", "*", NULL},
+    {"isidentifier", "*", NULL},
+    {"isprintable", "*", NULL},
+    {"istitle", "*", NULL},
+    {"maketrans", "*", NULL},
+    {"translate", "*", NULL},
     {0},
 };

@@ -17,6 +17,12 @@ static bool has_case(jx *x, jv v, const char *method)
     return nb_j_truth(x, nb_j_method(s, method, strlen(method), &unsafe)->fn(x, s, NULL, NULL));
 }
 
+static bool has_filter(jv name)
+{
+    const jbuiltin *f = name.type == J_STR ? nb_j_filter(name.u.s, name.n) : NULL;
+    return f && f->fn;
+}
+
 static bool divisible(jx *x, jv v, jv by)
 {
     return nb_j_equal(x, nb_j_binary(x, J_MOD, v, by), nb_j_int(0));
@@ -59,7 +65,7 @@ TEST(is_in, nb_j_contains(x, a[0], v))
 TEST(is_sameas, same(v, a[0]))
 TEST(is_lower, has_case(x, v, "islower"))
 TEST(is_upper, has_case(x, v, "isupper"))
-TEST(is_filter, v.type == J_STR && nb_j_filter(v.u.s, v.n))
+TEST(is_filter, has_filter(v))
 TEST(is_test, v.type == J_STR && nb_j_test(v.u.s, v.n))
 TEST(is_eq, nb_j_truth(x, nb_j_compare(x, J_EQ, v, a[0])))
 TEST(is_ne, nb_j_truth(x, nb_j_compare(x, J_NE, v, a[0])))

@@ -1,4 +1,5 @@
 /* Values as Python has them: truth, equality, order, hash, length, iteration, str() and repr(). */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -320,7 +321,7 @@ static void write_range(jx *x, nb_buf *b, jv v)
         nb_j_raise(x, NB_ERR_UNSUPPORTED, "a range with steps has no text");
         return;
     }
-    snprintf(text, sizeof text, "range(%lld, %lld)", (long long)from, (long long)(from + (int64_t)v.n));
+    snprintf(text, sizeof text, "range(%" PRId64 ", %" PRId64 ")", from, from + (int64_t)v.n);
     nb_j_emits(x, b, text);
 }
 
