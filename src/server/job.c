@@ -266,9 +266,12 @@ static bool submit_all(nb_job *j, nb_api_error *e)
         end_choices(j);
         return true;
     }
-    for (size_t i = 0; i < j->n_prompts && !j->token_ids; i++) {
-        free(j->prompts[i].ids.data);
-        j->prompts[i].ids = (nb_ids){0};
+    for (size_t i = 0; i < j->n_prompts; i++) { /* the core has copies; a long queue need not hold two */
+        if (!j->token_ids) {
+            free(j->prompts[i].ids.data);
+            j->prompts[i].ids = (nb_ids){0};
+        }
+        if (!nb_bool(j->p.prompt_text, false)) nb_buf_free(&j->prompts[i].text);
     }
     return true;
 }
