@@ -338,6 +338,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                             .version = NB_VERSION,
                             .workers = (size_t)o->workers,
                             .health_seconds = o->health_seconds,
+                            .ping_seconds = o->ping_seconds,
                             .http = {.max_connections = connections((size_t)o->max_connections),
                                      .max_body = (size_t)o->max_body,
                                      .max_bodies = (size_t)o->max_body * 8,

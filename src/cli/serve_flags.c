@@ -118,6 +118,8 @@ const nb_flag nb_serve_flags[] = {
     REAL("idle-timeout", idle_seconds, "S", "a connection without a request is closed after S seconds (75)"),
     REAL("slow-client-timeout", slow_seconds, "S",
          "for a request's headers, for a body under 4 KiB/s, for a reader that takes nothing (30)"),
+    REAL("stream-comment-interval", ping_seconds, "S",
+         "a stream that waits gets `: keep-alive` every S seconds (10)"),
     REAL("health-timeout", health_seconds, "S", "a step that takes longer makes /health say 503 (60)"),
     REAL("shutdown-timeout", shutdown_seconds, "S",
          "what is under way at SIGTERM may go on for S seconds (0: it is aborted)"),

@@ -308,6 +308,7 @@ int nb_serve_options_parse(int argc, char **argv, nb_serve_options *o)
                             .idle_seconds = 75,
                             .slow_seconds = 30,
                             .health_seconds = 60,
+                            .ping_seconds = 10,
                             .generation = "auto",
                             .response_role = "assistant",
                             .max_logprobs = 20,

@@ -9,10 +9,8 @@
 #include "base/json.h"
 #include "server/server_internal.h"
 
-#define MAX_PENDING                                                                                          \
-    ((size_t)256                                                                                             \
-     << 10) /* bytes for a slow reader; with more, its job is left alone: the engine passes it over */
-#define PING_SECONDS 10.0 /* a stream that waits gets a comment this often, so that nobody between cuts it */
+/* Bytes that wait for a slow reader; with more, its job is left alone, and the engine passes it over. */
+#define MAX_PENDING ((size_t)256 << 10)
 
 /* Which of the two a body for /invocations is for: the first of these keys at its top level tells. */
 static nb_route invocation(const nb_buf *body)
@@ -68,9 +66,8 @@ static void work(nb_task *task, size_t worker)
     }
     nb_buf_free(&c->body);
     pthread_mutex_lock(&s->done_lock);
-    c->task.next = NULL;
     *s->done_last = c;
-    s->done_last = (nb_call **)&c->task.next;
+    s->done_last = &c->next;
     pthread_mutex_unlock(&s->done_lock);
     nb_server_wake(s);
 }
@@ -145,10 +142,10 @@ static void deliver(nb_call *c, bool over)
         send_whole(c, nb_job_status(c->job));
 }
 
-/* A stream that has had nothing to say for a while. */
+/* A stream that has had nothing to say for a while gets a comment, so that nobody between here and the client cuts it. */
 static void ping(nb_call *c)
 {
-    if (nb_serve_now() - c->last_sent < PING_SECONDS || !nb_job_streams(c->job)) return;
+    if (nb_serve_now() - c->last_sent < c->s->opt.ping_seconds || !nb_job_streams(c->job)) return;
     send_stream(c, ": keep-alive\n\n", 14);
 }
 
@@ -193,7 +190,8 @@ void nb_calls_returned(nb_server *s)
     s->done_last = &s->done;
     pthread_mutex_unlock(&s->done_lock);
     for (nb_call *next; c; c = next) {
-        next = (nb_call *)c->task.next;
+        next = c->next;
+        c->next = NULL;
         c->returned = true;
         if (!c->job) {
             if (c->x) send_whole(c, c->status);

@@ -35,11 +35,11 @@ struct nb_exchange { /* a connection, with its exchange */
     struct bufferevent *bev;
     nb_exchange *prev, *next;
     state state;
-    bool dead;                        /* to be freed at the next safe point */
-    bool eof;                         /* the client will send no more */
-    bool inside;                      /* its read loop runs: do not enter it again */
-    bool close;                       /* after this answer */
-    bool started, chunked, head_only; /* of the answer */
+    bool dead;               /* to be freed at the next safe point */
+    bool eof;                /* the client will send no more */
+    bool inside;             /* its read loop runs: do not enter it again */
+    bool close;              /* after this answer */
+    bool chunked, head_only; /* of the answer */
     double since;   /* when the state began; READ_HEAD: when the first byte came, or the connection idles */
     double drained; /* when the kernel last took bytes */
     size_t scanned; /* bytes of the head searched for its end */
@@ -140,7 +140,7 @@ static void next_request(nb_exchange *x)
     x->chunks = (nb_http_chunks){0};
     x->scanned = 0;
     x->sent = 0;
-    x->started = x->chunked = x->head_only = false;
+    x->chunked = x->head_only = false;
     x->status = 0;
     x->user = NULL;
 }
@@ -198,7 +198,6 @@ static void send_head(nb_exchange *x, int status, const char *type, int64_t leng
     struct tm tm;
     time_t t = time(NULL);
     if (x->h->close_all || !x->request.keep_alive) x->close = true;
-    x->started = true;
     x->status = status;
     x->head_only = x->request.method && strcmp(x->request.method, "HEAD") == 0;
     x->chunked = length < 0 && x->request.minor == 1;

@@ -30,6 +30,7 @@ typedef struct nb_server_options {
     const char *version;
     size_t workers;
     double health_seconds; /* a step that takes longer while there is work: /health says 503 */
+    double ping_seconds;   /* a stream with nothing to send gets a comment this often */
     nb_http_options http;
     nb_metrics *metrics;
     nb_serve_log log;

@@ -31,9 +31,9 @@ typedef struct nb_call {
     int status; /* of an answer that is complete in out; 0: there is a job */
     nb_buf out;
     /* While its job runs. */
-    bool begun;       /* the stream's headers are sent */
-    double last_sent; /* when the stream last got bytes */
-    struct nb_call *prev, *next;
+    bool begun;                  /* the stream's headers are sent */
+    double last_sent;            /* when the stream last got bytes */
+    struct nb_call *prev, *next; /* among those that run; next also while it comes back from the worker */
 } nb_call;
 
 struct nb_server {

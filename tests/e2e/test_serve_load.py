@@ -101,6 +101,27 @@ def test_full_queue_is_503_with_retry_after():
         assert s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
 
 
+def test_a_stream_that_waits_is_kept_alive():
+    """Its headers come, then a comment now and then, so that no proxy cuts it; the answer follows as ever."""
+    with Server("--max-num-seqs", 1, "--stream-comment-interval", "0.2") as s:
+        first = s.socket()
+        first.sendall(raw_post("/v1/completions", long_request(4000)))
+        s.running(1)
+        second = s.socket()
+        second.sendall(raw_post("/v1/completions", long_request(5)))
+        got = b""
+        while got.count(b": keep-alive\n\n") < 2:
+            piece = second.recv(4096)
+            assert piece
+            got += piece
+        assert b"text/event-stream" in got and b"data:" not in got
+        first.close()
+        while b"0\r\n\r\n" not in got:
+            got += second.recv(4096)
+        assert b"data: [DONE]" in got
+        second.close()
+
+
 def test_a_thousand_idle_connections(server):
     idle = [server.socket() for _ in range(1000)]
     try:
