@@ -191,8 +191,8 @@ static void what_repair_can_fill(void **state)
         }
         model_check(&m, "{\"model_type\":\"nosuchmodel\",\"num_experts\":4,\"quantization_config\":"
                         "{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}}");
-        assert_int_equal(must_find(&m, "NB105", EXPERT "0.down_proj.input_scale", NB_SEVERITY_ERROR)->repairable,
-                         !all);
+        assert_int_equal(
+            must_find(&m, "NB105", EXPERT "0.down_proj.input_scale", NB_SEVERITY_ERROR)->repairable, !all);
         model_free(&m);
     }
 }
