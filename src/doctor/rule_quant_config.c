@@ -121,10 +121,34 @@ static void judge_flavours(const nb_check *c, nb_findings *out)
     }
 }
 
+/* An embedding in NVFP4: a script quantised every matrix. Loaders look rows up as floats, unless nvfp4_embed asks for more. */
+static void judge_embedding(const nb_check *c, nb_findings *out)
+{
+    if (json_is_true(nb_config_get(&c->config, "nvfp4_embed")) ||
+        json_is_true(json_object_get(c->quant.config, "nvfp4_embed")))
+        return;
+    for (size_t i = 0; i < c->modules.count; i++) {
+        const nb_module *m = &c->modules.items[i];
+        const nb_tensor_info *t = nb_module_codes(m);
+        const char *last = nb_last_part(m->name);
+        if (!nb_kind_nvfp4(m->kind) || !t || nb_name_skipped(c, t->name) ||
+            (strcmp(last, "embed_tokens") != 0 && strcmp(last, "embed") != 0 && strcmp(last, "wte") != 0))
+            continue;
+        const size_t f = report(c, out, "NB201", NB_SEVERITY_ERROR,
+                                "the embedding is quantised, and the config does not say nvfp4_embed");
+        nb_findings_tensor(out, f, t->name);
+        nb_findings_file(out, f, nb_check_file_of(c, t));
+        nb_findings_measured(out, f, "%s", nb_kind_name(m->kind));
+        nb_findings_expected(out, f, "BF16 or F16: servers look up rows of floats");
+        nb_findings_remedy(out, f, false, "take the embedding from the original model");
+    }
+}
+
 nb_status nb_rule_quant_method(const nb_check *c, nb_findings *out, nb_error *err)
 {
     judge_method(c, out);
     judge_flavours(c, out);
+    judge_embedding(c, out);
     judge_formats(c, out);
     return NB_OK;
 }

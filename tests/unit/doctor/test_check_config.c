@@ -163,6 +163,21 @@ static void lists_and_sizes_of_the_wrong_type(void **state)
     model_free(&m);
 }
 
+static void a_quantised_embedding(void **state)
+{
+    for (int said = 0; said < 2; said++) {
+        model_llama(&m, false);
+        model_reshape(&m, "model.embed_tokens.weight", NB_DT_U8, 2, 48, 16);
+        model_member(&m, "model.embed_tokens", ".weight_scale", NB_DT_F8_E4M3, 2, 48, 2);
+        model_member(&m, "model.embed_tokens", ".weight_scale_2", NB_DT_F32, 0, 1, 0);
+        model_member(&m, "model.embed_tokens", ".input_scale", NB_DT_F32, 0, 1, 0);
+        judge(said ? GOOD_MO ",\"nvfp4_embed\":true" : GOOD_MO);
+        if (!said) must_find(&m, "NB201", "model.embed_tokens.weight", NB_SEVERITY_ERROR);
+        must_be_alone(&m, said ? NULL : "NB201");
+        model_free(&m);
+    }
+}
+
 /* layers.1.mlp.down_proj as ModelOpt stores it, among linears of compressed-tensors. */
 static void linears_of_both_flavours(void **state)
 {
@@ -334,6 +349,7 @@ int main(void)
         cmocka_unit_test(schemes),
         cmocka_unit_test(lists_and_sizes_of_the_wrong_type),
         cmocka_unit_test(linears_of_both_flavours),
+        cmocka_unit_test(a_quantised_embedding),
         cmocka_unit_test(overlapping_groups),
         cmocka_unit_test(tied_embeddings),
         cmocka_unit_test(tensor_parallel_sizes),
