@@ -26,8 +26,9 @@ static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
 
 static const nb_packed *weight_of(const nb_exec *x, const nb_linear *l)
 {
-    const nb_linear *f = in_force(x, l);
-    return (f->w ? f->w : l->w)->block;
+    for (size_t i = 0; i < x->n_overrides; i++)
+        if (x->overrides[i].of == l && x->overrides[i].as.w) return x->overrides[i].as.w->block;
+    return l->w->block;
 }
 
 static input_kind input_of(const nb_exec *x, const nb_linear *l)
