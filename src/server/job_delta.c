@@ -220,7 +220,7 @@ void nb_delta_take(nb_choice *c, const nb_event *ev, nb_error *err)
     if (ev->kind == NB_EVENT_PROMPT) {
         bool first = c->prompt_events++ == 0;
         if (!j->stream) add_prompt_logprobs(c, ev, first);
-        if (!j->chat && j->logprobs) add_completion_logprobs(c, ev, first);
+        if (!j->chat && j->logprobs && nb_bool(j->p.echo, false)) add_completion_logprobs(c, ev, first);
         return;
     }
     if (ev->kind == NB_EVENT_END) {

@@ -119,9 +119,9 @@ void nb_request_free(nb_request *r)
 /* The token itself, then its successors, each 1 less probable. */
 static inline void fake_logprobs(nb_request *r, nb_event *ev, int k, float chosen)
 {
-    size_t n = k == NB_LOGPROBS_ALL ? 32 : (size_t)k;
+    size_t n = k == NB_LOGPROBS_ALL || k > 32 ? 32 : (size_t)k;
     ev->chosen = (nb_logprob){.id = ev->token, .rank = 1, .logprob = chosen};
-    for (size_t i = 0; i < n && i < 32; i++)
+    for (size_t i = 0; i < n; i++)
         r->top[i] = (nb_logprob){
             .id = (uint32_t)((ev->token + i) % 256), .rank = (uint32_t)i + 1, .logprob = chosen - (float)i};
     ev->top = r->top;

@@ -189,6 +189,35 @@ static void refusals(void **state)
     assert_int_equal(fake.submitted, 0);
 }
 
+/* The context is 64 tokens, five of which the template takes. A chat that names no max_tokens asks for none. */
+static void lengths(void **state)
+{
+    nb_buf body = {0}, got = {0};
+    fake_reset("x", NB_FINISH_LENGTH);
+    for (size_t n = 58; n <= 60; n++) {
+        nb_buf_clear(&body);
+        nb_buf_clear(&got);
+        nb_buf_adds(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (size_t i = 0; i < n; i++) nb_buf_addc(&body, 'x');
+        nb_buf_adds(&body, "\"}]}");
+        assert_int_equal(fake_ask(NB_ROUTE_CHAT, nb_buf_str(&body), &got), n == 58 ? 200 : 400);
+        static const char *const want[] = {"\"completion_tokens\":1",
+                                           "The decoder prompt (length 64) plus the number of requested "
+                                           "output tokens (at least 1) is longer than the "
+                                           "maximum model length of 64.",
+                                           "This model's maximum context length is 64 tokens. However, you "
+                                           "requested 0 output tokens and your prompt "
+                                           "contains 65 input tokens, for a total of 65 tokens."};
+        assert_non_null(strstr(nb_buf_str(&got), want[n - 58]));
+    }
+    nb_buf_free(&body);
+    nb_buf_free(&got);
+    PART("{" USER ",\"max_completion_tokens\":65}", 400,
+         "max_completion_tokens=65 cannot be greater than max_model_len=max_total_tokens=64. Please request "
+         "fewer output "
+         "tokens. (parameter=max_completion_tokens, value=65)");
+}
+
 static void no_template(void **state)
 {
     const nb_chat_format *none = NULL;
@@ -221,7 +250,8 @@ int main(void)
         cmocka_unit_test(a_whole_answer),    cmocka_unit_test(a_streamed_answer),
         cmocka_unit_test(log_probabilities), cmocka_unit_test(what_templates_see),
         cmocka_unit_test(developers),        cmocka_unit_test(continuing),
-        cmocka_unit_test(refusals),          cmocka_unit_test(no_template),
+        cmocka_unit_test(refusals),          cmocka_unit_test(lengths),
+        cmocka_unit_test(no_template),
     };
     nb_api_options opt = fake_options();
     nb_chat_format *chat = NULL;

@@ -255,6 +255,71 @@ static void cancelling(void **state)
     assert_int_equal(fake.entered, fake.left);
 }
 
+/* X-Vllm-Priority wins over the body's; without --scheduling-policy priority only 0 passes. */
+static void priorities(void **state)
+{
+    static const char body[] = "{\"prompt\":\"p\",\"priority\":5}", none[] = "{\"prompt\":\"p\"}";
+    static const struct {
+        bool enabled;
+        const char *body, *header, *refusal;
+        int64_t priority;
+    } cases[] = {{true, body, NULL, NULL, 5},
+                 {true, body, "-7", NULL, -7},
+                 {true, none, "x", "X-Vllm-Priority must be an integer, got x.", 0},
+                 {true, none, "99999999999999999999", "X-Vllm-Priority must be an integer", 0},
+                 {false, none, "0", NULL, 0},
+                 {false, none, "1", "Got priority 1 but priority scheduling is not enabled", 0},
+                 {false, body, NULL, "Got priority 5 but priority scheduling is not enabled", 0}};
+    nb_api_options opt = fake_options();
+    nb_error err = {0};
+    fake_reset("a", NB_FINISH_LENGTH);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        nb_job_meta meta = {.priority = cases[i].header};
+        nb_api_error e = {0};
+        nb_job *j = NULL;
+        nb_api *a = NULL;
+        nb_buf out = {0};
+        opt.priorities = cases[i].enabled;
+        assert_int_equal(
+            nb_api_new(&opt, &fake, FAKE_VOCAB, fake_tokenizer, NULL, &fake_generation, NULL, &a, &err),
+            NB_OK);
+        bool ok = nb_job_new(a, fake_work, NB_ROUTE_COMPLETIONS, &meta, cases[i].body, strlen(cases[i].body),
+                             &j, &e);
+        assert_true(ok == !cases[i].refusal);
+        if (ok) {
+            while (!nb_job_poll(j, &out)) continue;
+            nb_job_free(j);
+            assert_true(fake.spec.priority == cases[i].priority);
+        } else {
+            assert_int_equal(e.status, 400);
+            assert_non_null(strstr(nb_buf_str(&e.message), cases[i].refusal));
+        }
+        nb_buf_free(&e.message);
+        nb_buf_free(&out);
+        nb_api_free(a);
+    }
+}
+
+/* --max-logprobs -1: as many as asked for, -1 being all. */
+static void any_number_of_logprobs(void **state)
+{
+    nb_api *before = fake_api;
+    nb_api_options opt = fake_options();
+    nb_error err = {0};
+    opt.max_logprobs = -1;
+    assert_int_equal(
+        nb_api_new(&opt, &fake, FAKE_VOCAB, fake_tokenizer, NULL, &fake_generation, NULL, &fake_api, &err),
+        NB_OK);
+    fake_reset("a", NB_FINISH_LENGTH);
+    PART("{\"prompt\":\"p\",\"logprobs\":30,\"prompt_logprobs\":-1}", 200, "\"tokens\":[\"a\"]");
+    assert_int_equal(fake.spec.sampling.logprobs, 30);
+    assert_int_equal(fake.spec.prompt_logprobs, NB_LOGPROBS_ALL);
+    PART("{\"prompt\":\"p\",\"logprobs\":300}", 200, "\"tokens\":[\"a\"]"); /* more than there are */
+    assert_int_equal(fake.spec.sampling.logprobs, NB_LOGPROBS_ALL);
+    nb_api_free(fake_api);
+    fake_api = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +334,8 @@ int main(void)
         cmocka_unit_test(failures),
         cmocka_unit_test(no_room),
         cmocka_unit_test(cancelling),
+        cmocka_unit_test(priorities),
+        cmocka_unit_test(any_number_of_logprobs),
     };
     nb_api_options opt = fake_options();
     fake_open(&opt, NULL);
