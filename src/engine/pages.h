@@ -33,10 +33,11 @@ typedef struct nb_pages_options {
     bool prefix_cache; /* false: publish and adopt do nothing */
 } nb_pages_options;
 
-/* Takes all memory. */
+/* Takes all memory: no other function allocates. NB_ERR_NOMEM; NB_ERR_UNSUPPORTED: more kinds of streams than there is room for. */
 nb_status nb_pages_new(const nb_stream_decl *decl, size_t n, const nb_pages_options *opt, nb_pages **out,
                        nb_error *err);
 void nb_pages_free(nb_pages *p);
+/* The rows, for a back end. */
 const nb_kv *nb_pages_view(const nb_pages *p);
 uint64_t nb_pages_bytes(const nb_pages *p);
 /* What nb_pages_new would take for these options; UINT64_MAX: too much to
@@ -55,8 +56,10 @@ size_t nb_pages_freed_by(const nb_pages *p, const uint32_t *seqs, size_t n);
  * masked 0 would be NaN. */
 bool nb_pages_grow(nb_pages *p, uint32_t seq, size_t from, size_t to);
 /* Gives back pages that no token at or beyond length will read, and those that
- * hold only rows of tokens at or beyond length. */
+ * hold only rows of tokens at or beyond length (which is not below what was
+ * adopted or published). */
 void nb_pages_trim(nb_pages *p, uint32_t seq, size_t length);
+/* Gives everything back. What was published stays in the cache. */
 void nb_pages_clear(nb_pages *p, uint32_t seq);
 
 /* Looks the first n ids up and puts what the cache has into seq's (empty)
@@ -68,12 +71,13 @@ size_t nb_pages_adopt(nb_pages *p, uint32_t seq, const uint32_t *ids, size_t n, 
  * keeping, since another prompt parts there. */
 size_t nb_pages_known(const nb_pages *p, uint32_t seq);
 /* The first n ids of seq are computed and finite: its full blocks may be
- * shared. Cheap when nothing new is full. end: a boundary worth keeping (end of
- * a prompt, of an answer). */
+ * shared, and where the cache has a block already, seq takes the cache's for
+ * its own. Cheap when nothing new is full. end: a boundary worth keeping (end of
+ * a prompt, of an answer); its rows must still be there. */
 void nb_pages_publish(nb_pages *p, uint32_t seq, const uint32_t *ids, size_t n, const char *salt, bool end);
 
-/* For tests: pages in use and in all, over every class; and conservation of
- * pages and references. */
+/* For tests and when idle, O(everything): pages in use and in all, over every class; and conservation of pages and references
+ * (NB_ERR_FORMAT names what is wrong). */
 void nb_pages_count(const nb_pages *p, size_t *used, size_t *total);
 nb_status nb_pages_check(const nb_pages *p, nb_error *err);
 

@@ -43,7 +43,7 @@ typedef struct nb_sched_seq {
     size_t max_tokens;         /* of output */
     bool open_ended;           /* no max_tokens of the client's */
     bool no_cache_read;        /* prompt_logprobs: every prompt token is computed */
-    bool parked;               /* the owner's ring is full: passed over, keeps its seat */
+    bool parked; /* the owner's ring is full: passed over; keeps its seat until another needs its blocks */
     int64_t priority;
     double arrival;
     const char *salt; /* cache_salt, "" for none */
@@ -70,7 +70,7 @@ nb_status nb_sched_fits(const nb_sched_options *opt, size_t blocks, size_t n_pro
                         bool open_ended, nb_error *err);
 /* Tokens that one sequence may have: the context, or what all blocks hold. Its owner ends an open-ended sequence there. */
 size_t nb_sched_context(const nb_sched_options *opt, size_t blocks);
-/* Puts q (which fits) at its place in the queue. q stays where it is until nb_sched_finish. */
+/* Puts q (which fits) at its place in the queue. Its memory must not move until nb_sched_finish. */
 void nb_sched_submit(nb_sched *s, nb_sched_seq *q);
 
 typedef struct nb_sched_part {

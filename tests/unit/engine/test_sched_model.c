@@ -160,8 +160,10 @@ static void carry_out(world *w, const nb_sched_part *part)
     if (fate < 4) keep = draw(w, (uint32_t)part->n + 1); /* the rest is discarded */
     bool fails = fate == 4, healed = fate == 5;
     if (fails) keep = 0;
-    nb_pages_trim(w->pages, r->q.slot, part->from + keep);
+    bool trimmed = draw(w, 2); /* either may come first */
+    if (trimmed) nb_pages_trim(w->pages, r->q.slot, part->from + keep);
     nb_sched_commit(w->sched, part, keep, !fails && !healed);
+    if (!trimmed) nb_pages_trim(w->pages, r->q.slot, part->from + keep);
     assert_int_equal(r->q.computed, part->from + keep);
     w->operations++;
     if (fails) {
