@@ -62,6 +62,13 @@ void nb_pages_trim(nb_pages *p, uint32_t seq, size_t length);
 /* Gives everything back. What was published stays in the cache. */
 void nb_pages_clear(nb_pages *p, uint32_t seq);
 
+/* Where a sequence can begin that another published. */
+typedef enum nb_sharing {
+    NB_SHARE_NOTHING,
+    NB_SHARE_BLOCKS, /* after any block */
+    NB_SHARE_ENDS,   /* after blocks that were published as ends alone: the model has windows */
+} nb_sharing;
+nb_sharing nb_pages_sharing(const nb_pages *p);
 /* Looks the first n ids up and puts what the cache has into seq's (empty)
  * tables. Returns how many tokens that is: a multiple of NB_BLOCK, less than n.
  */

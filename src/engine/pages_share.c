@@ -153,6 +153,12 @@ static bool copy_begun(nb_pages *p, page_class *c, uint32_t seq, size_t length)
     return true;
 }
 
+nb_sharing nb_pages_sharing(const nb_pages *p)
+{
+    if (!p->cache) return NB_SHARE_NOTHING;
+    return p->n_marks ? NB_SHARE_ENDS : NB_SHARE_BLOCKS;
+}
+
 size_t nb_pages_adopt(nb_pages *p, uint32_t seq, const uint32_t *ids, size_t n, const char *salt)
 {
     page_seq *s = &p->seqs[seq];

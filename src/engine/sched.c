@@ -10,9 +10,10 @@
 
 #include "base/mem.h"
 
-#define GROWTH 16      /* blocks that an open-ended sequence asks for at a time: 256 tokens */
-#define ENOUGH 3       /* preempted so often, a sequence gets all it can ever need before it runs again */
-#define MOST_PASSED 64 /* of the queue looked at in a step while its head does not fit */
+#define GROWTH 16        /* blocks that an open-ended sequence asks for at a time: 256 tokens */
+#define ENOUGH 3         /* preempted so often, a sequence gets all it can ever need before it runs again */
+#define WORTH_WAITING 32 /* tokens of prompt that another sequence is computing */
+#define MOST_PASSED 64   /* of the queue looked at in a step while its head does not fit */
 
 struct nb_sched {
     nb_sched_options opt;
@@ -271,7 +272,32 @@ static void schedule(plan *p, nb_sched_seq *q)
     q->planned = p->s->plans;
 }
 
-/* Gives q a slot, what the cache has of it, and its reservation. False: it does not fit now, and nothing has changed. */
+static size_t whole_blocks(size_t tokens)
+{
+    return tokens / NB_BLOCK * NB_BLOCK;
+}
+
+/* Whether another sequence computes in this very step what q begins with (choices of one request, a common system prompt): q
+ * then waits until it can have that, rather than compute it too. */
+static bool is_coming(const plan *p, const nb_sched_seq *q, size_t cached)
+{
+    const nb_sched *s = p->s;
+    nb_sharing how = nb_pages_sharing(s->pages);
+    for (size_t i = 0; i < s->n_running && how != NB_SHARE_NOTHING && !q->no_cache_read; i++) {
+        const nb_sched_seq *r = s->running[i];
+        if (r->planned != s->plans || r->unshared || r->n_tokens - r->computed < WORTH_WAITING) continue;
+        if (strcmp(r->salt, q->salt) != 0) continue;
+        size_t n = least(r->n_tokens, q->n_tokens) - 1, same = 0;
+        while (same < n && r->tokens[same] == q->tokens[same]) same++;
+        same = whole_blocks(same);
+        if (how == NB_SHARE_ENDS && same < whole_blocks(r->n_tokens - 1)) continue;
+        if (same > r->computed && same >= cached + WORTH_WAITING) return true;
+    }
+    return false;
+}
+
+/* Gives q a slot, what the cache has of it, and its reservation. False: it does not fit now, or had better wait, and nothing has
+ * changed. */
 static bool admit(plan *p, nb_sched_seq *q)
 {
     nb_sched *s = p->s;
@@ -280,7 +306,7 @@ static bool admit(plan *p, nb_sched_seq *q)
     if (need > p->unpromised + used) return false; /* not even if all of it is there */
     size_t cached = q->no_cache_read ? 0 : nb_pages_adopt(s->pages, slot, q->tokens, q->n_tokens, q->salt);
     size_t taken = nb_pages_used(s->pages) - used, owing = need - nb_pages_held(s->pages, slot);
-    if (taken + owing > p->unpromised) {
+    if (taken + owing > p->unpromised || is_coming(p, q, cached)) {
         nb_pages_clear(s->pages, slot);
         return false;
     }

@@ -46,7 +46,7 @@ typedef struct nb_sched_seq {
     bool parked; /* the owner's ring is full: passed over; keeps its seat until another needs its blocks */
     int64_t priority;
     double arrival;
-    const char *salt; /* cache_salt, "" for none */
+    const char *salt; /* cache_salt, "" for none; not NULL */
 
     nb_sched_state state;
     uint32_t slot;   /* while running */

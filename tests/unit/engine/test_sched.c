@@ -401,6 +401,51 @@ static void test_where_prompts_part_is_kept(void **unused)
     close_bench(b);
 }
 
+/* Three times one prompt in a step, and another: the second and third wait for the first's blocks, with windows for its end. */
+static void test_what_is_coming_is_waited_for(void **unused)
+{
+    for (size_t kind = 0; kind < 4; kind++) {
+        bench *b = open_windowed((nb_sched_options){.max_rows = 1000, .bypass_seconds = 100}, 128, kind < 3,
+                                 kind == 1 ? 32 : 0);
+        nb_sched_seq *q[4];
+        for (size_t i = 0; i < 4; i++) {
+            q[i] = submit(b, i, i == 3 ? 40 : 200, 20, (double)i);
+            if (i < 3) q[i]->tokens = b->ids[0];
+        }
+        if (kind == 2) q[1]->salt = "another"; /* which finds nothing of the first's */
+        plan(b, 9);
+        assert_true(part_of(b, q[0]) && part_of(b, q[3]));
+        assert_int_equal(part_of(b, q[1]) != NULL, kind >= 2);
+        assert_int_equal(part_of(b, q[2]) != NULL, kind == 3);
+        commit(b);
+        plan(b, 9);
+        assert_int_equal(b->n, 4);
+        if (kind < 3) assert_int_equal(part_of(b, q[2])->from, 192);
+        if (kind < 2) assert_int_equal(part_of(b, q[1])->from, 192);
+        close_bench(b);
+    }
+}
+
+/* A prompt that goes on as another's does is waited for while it comes; where it parts, only without windows. */
+static void test_what_is_coming_in_part(void **unused)
+{
+    for (size_t window = 0; window <= 32; window += 32) {
+        bench *b = open_windowed((nb_sched_options){.max_rows = 128}, 128, true, window);
+        memcpy(b->ids[1], b->ids[0], 150 * sizeof **b->ids);
+        nb_sched_seq *first = submit(b, 0, 300, 20, 0), *second = submit(b, 1, 300, 20, 1);
+        plan(b, 9);
+        assert_true(b->n == 1 && b->parts[0].q == first);
+        commit(b);
+        plan(b, 9); /* 128 of 144 are there, and 16 are not worth another wait; there are no rows left */
+        assert_true(b->n == 1 && part_of(b, first)->from == 128);
+        commit(b);
+        plan(b, 9); /* 256 */
+        assert_int_equal(part_of(b, first)->n, 44);
+        assert_int_equal(part_of(b, second)->from, window ? 0 : 144);
+        close_bench(b);
+    }
+}
+
 /* A decode that came later does not take the memory of a prompt that is not through. */
 static void test_who_came_first_is_no_victim(void **unused)
 {
@@ -528,6 +573,8 @@ int main(void)
         cmocka_unit_test(test_as_few_victims_as_free_enough_or_none),
         cmocka_unit_test(test_who_is_planned_stays),
         cmocka_unit_test(test_where_prompts_part_is_kept),
+        cmocka_unit_test(test_what_is_coming_is_waited_for),
+        cmocka_unit_test(test_what_is_coming_in_part),
         cmocka_unit_test(test_who_came_first_is_no_victim),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_parked_sequences),

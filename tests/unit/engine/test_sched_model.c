@@ -18,7 +18,7 @@
 #include "engine/pages_internal.h"
 #include "engine/sched.h"
 
-enum { CONTEXT = 320, MAX_ROWS = 48, MAX_SEQS = 5, LIVE = 12, OPERATIONS = 2000000 };
+enum { CONTEXT = 320, MAX_ROWS = 48, MAX_SEQS = 5, LIVE = 12, OPERATIONS = 1200000 };
 
 typedef struct shape {
     const char *name;
@@ -270,7 +270,7 @@ static void test_a_million_operations(void **unused)
     uint64_t operations = 0, hits = 0, preempted = 0, runs = 0;
     world *w = malloc(sizeof *w);
     assert_non_null(w);
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     for (size_t s = 0; s < 3; s++)
         for (int reserve = 0; reserve < 2; reserve++)
             for (size_t blocks = 24; blocks <= 48; blocks += 24) {
@@ -282,10 +282,10 @@ static void test_a_million_operations(void **unused)
                 preempted += w->preempted;
                 runs++;
             }
-    clock_gettime(CLOCK_MONOTONIC, &b);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
     assert_true(operations >= 1000000 && preempted > 1000);
-    print_message("%llu operations in %llu worlds, %llu hits, %llu preemptions: %.1f s\n",
+    print_message("%llu operations in %llu worlds, %llu hits, %llu preemptions: %.1f s of CPU\n",
                   (unsigned long long)operations, (unsigned long long)runs, (unsigned long long)hits,
                   (unsigned long long)preempted, seconds);
     free(w);
