@@ -53,6 +53,7 @@ typedef struct nb_core_part {
     nb_step_part step; /* what of it is run at the moment */
     size_t n, done;    /* rows to run (at most plan.n), rows run and finite */
     size_t bad;        /* of step: the first row whose residual or logits are not finite */
+    bool masked;       /* what the request allows leaves no token to choose from */
 } nb_core_part;
 
 struct nb_core {

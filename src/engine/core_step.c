@@ -124,10 +124,10 @@ static void sample_rows(void *ctx, size_t thread, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         nb_core_part *p = c->sampled[i];
         nb_request *r = p->r;
-        if (nb_sampler_choose(r->sampler, c->work[thread], c->logits[i], &r->sampled, r->top, r->top_cap,
-                              &r->n_top, NULL) != NB_OK &&
-            p->bad == p->step.n)
-            p->bad = p->step.n - 1;
+        nb_status s = nb_sampler_choose(r->sampler, c->work[thread], c->logits[i], &r->sampled, r->top,
+                                        r->top_cap, &r->n_top, NULL);
+        p->masked = s == NB_ERR_ARGUMENT; /* the client's doing, and nothing for the guard */
+        if (s != NB_OK && !p->masked && p->bad == p->step.n) p->bad = p->step.n - 1;
     }
 }
 
@@ -271,7 +271,14 @@ static void settle(nb_core *c, nb_core_part *p)
         nb_core_end(c, r, NB_FINISH_ERROR, &err);
         return;
     }
-    if (!p->plan.last || p->n < p->plan.n || deliver(c, r)) park(r);
+    bool token = p->plan.last && p->n == p->plan.n;
+    if (token && p->masked) {
+        nb_fail(&err, NB_ERR_ARGUMENT,
+                "allowed_token_ids, bad_words and min_tokens leave no token to choose from");
+        nb_core_end(c, r, NB_FINISH_ERROR, &err);
+    } else if (!token || deliver(c, r)) {
+        park(r);
+    }
 }
 
 /* Events for prompt tokens: no more rows than the reader has room for, one event a row, and one kept for the last. */

@@ -350,6 +350,8 @@ static void fail(nb_job *j, const nb_error *err, nb_buf *out)
     j->failed = true;
     if (!err || err->status == NB_OK || err->status == NB_ERR_NOMEM) /* no status: a buffer went bad */
         nb_api_nomem(&j->error);
+    else if (err->status == NB_ERR_ARGUMENT) /* seen only while it ran: nothing allowed to choose from */
+        nb_api_error_set(&j->error, 400, "BadRequestError", NULL, "%s", err->cause);
     else
         nb_api_error_set(&j->error, 500, "InternalServerError", NULL, "Internal server error: %s",
                          err->cause);

@@ -151,6 +151,23 @@ static void min_tokens(void **unused)
     for (size_t i = 0; i + 1 < a.n; i++) assert_true(i >= at + 5 || a.tokens[i] != plain.tokens[at]);
 }
 
+/* A request that leaves no token to choose from ends with that reason, and the guard does not look for a fault. */
+static void nothing_allowed(void **unused)
+{
+    nb_core_stats before, after;
+    const uint32_t only = plain.tokens[0];
+    nb_request_spec q = serve_spec(prompt, 4, 24);
+    q.sampling.allowed = q.sampling.stop_ids = &only;
+    q.sampling.n_allowed = q.sampling.n_stop_ids = 1;
+    q.sampling.min_tokens = 1;
+    nb_core_read(s.core, &before);
+    answer a = run(&q);
+    nb_core_read(s.core, &after);
+    assert_int_equal(a.finish, NB_FINISH_ERROR);
+    assert_int_equal(a.n, 0);
+    assert_int_equal(after.corrupted, before.corrupted);
+}
+
 static void bad_requests(void **unused)
 {
     nb_request *r = NULL;
@@ -180,7 +197,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(length),       cmocka_unit_test(stop_token), cmocka_unit_test(end_token),
-        cmocka_unit_test(stop_strings), cmocka_unit_test(min_tokens), cmocka_unit_test(bad_requests),
+        cmocka_unit_test(stop_strings), cmocka_unit_test(min_tokens), cmocka_unit_test(nothing_allowed),
+        cmocka_unit_test(bad_requests),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
