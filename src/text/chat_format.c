@@ -17,11 +17,16 @@
 #define TEMPLATE_MAX ((size_t)16 << 20)
 #define CONFIG_MAX ((size_t)256 << 20)
 
+typedef struct chat_template {
+    nb_jinja *jinja;
+    bool parts;     /* it wants content as a list of parts */
+    bool developer; /* it knows that role; another gets "system" for it, as vLLM does */
+} chat_template;
+
 struct nb_chat_format {
-    nb_jinja *jinja; /* NULL: DeepSeek-V4's encoding */
-    bool parts;      /* the template wants content as a list of parts */
-    bool developer;  /* it knows that role; another gets "system" for it, as vLLM does */
-    json_t *tokens;  /* "bos_token" and the like: variables of every template */
+    chat_template plain;      /* jinja NULL: DeepSeek-V4's encoding */
+    chat_template with_tools; /* for requests with tools; jinja NULL: plain is for all */
+    json_t *tokens;           /* "bos_token" and the like: variables of every template */
 };
 
 static nb_status no_memory(nb_error *err)
@@ -41,41 +46,46 @@ static json_t *copy_of(const json_t *v)
 
 /* ---- finding the format ---- */
 
-static nb_status parse(nb_chat_format *f, const char *file, bool whole_file, const char *text, size_t n,
+static nb_status parse(chat_template *t, const char *file, bool whole_file, const char *text, size_t n,
                        nb_error *err)
 {
-    nb_status s = nb_jinja_parse(text, n, &f->jinja, err);
-    f->developer = memmem(text, n, "developer", strlen("developer")) != NULL;
+    nb_jinja_free(t->jinja); /* of two by one name the last counts */
+    t->jinja = NULL;
+    nb_status s = nb_jinja_parse(text, n, &t->jinja, err);
+    t->developer = memmem(text, n, "developer", strlen("developer")) != NULL;
     if (s != NB_OK && !whole_file) err->offset = -1; /* the template's byte is not the file's */
     if (s != NB_OK) nb_error_at(err, file, NULL, -1);
-    return s == NB_OK ? nb_jinja_wants_parts(f->jinja, &f->parts, err) : s;
+    return s == NB_OK ? nb_jinja_wants_parts(t->jinja, &t->parts, err) : s;
 }
 
-static nb_status parse_file(nb_chat_format *f, const char *path, nb_error *err)
+static nb_status parse_file(chat_template *t, const char *path, nb_error *err)
 {
     nb_buf text = {0};
     nb_status s = nb_file_slurp(path, TEMPLATE_MAX, &text, err);
-    if (s == NB_OK) s = parse(f, path, true, nb_buf_str(&text), text.len, err);
+    if (s == NB_OK) s = parse(t, path, true, nb_buf_str(&text), text.len, err);
     nb_buf_free(&text);
     return s;
 }
 
-/* The template in a JSON file's chat_template: a string, or in a list the one named default. */
+/* The template in a JSON file's chat_template: a string, or in a list the one named default, and beside it tool_use. */
 static nb_status parse_member(nb_chat_format *f, const char *file, const json_t *config, nb_error *err)
 {
     const json_t *t = json_object_get(config, "chat_template"), *each;
     size_t i;
-    if (json_is_array(t)) {
-        const json_t *list = t;
-        t = NULL;
-        json_array_foreach(list, i, each)
-        {
-            const char *name = json_string_value(json_object_get(each, "name"));
-            if (name && strcmp(name, "default") == 0) t = json_object_get(each, "template");
-        }
+    nb_status s = NB_OK;
+    if (json_is_string(t))
+        return parse(&f->plain, file, false, json_string_value(t), json_string_length(t), err);
+    json_array_foreach(t, i, each)
+    {
+        const char *name = json_string_value(json_object_get(each, "name"));
+        const json_t *text = json_object_get(each, "template");
+        if (s != NB_OK || !name || !json_is_string(text)) continue;
+        if (strcmp(name, "default") == 0)
+            s = parse(&f->plain, file, false, json_string_value(text), json_string_length(text), err);
+        if (strcmp(name, "tool_use") == 0)
+            s = parse(&f->with_tools, file, false, json_string_value(text), json_string_length(text), err);
     }
-    if (!json_is_string(t)) return NB_OK;
-    return parse(f, file, false, json_string_value(t), json_string_length(t), err);
+    return s;
 }
 
 /* A JSON object of the folder; *out stays NULL when the file is not there. */
@@ -113,11 +123,11 @@ static nb_status from_folder(nb_chat_format *f, const char *dir, const json_t *c
          *tokenizer = nb_path_join(dir, "tokenizer_config.json");
     json_t *other = NULL;
     nb_error probe = {.offset = -1};
-    nb_status s = path && json && tokenizer ? parse_file(f, path, &probe) : no_memory(&probe);
+    nb_status s = path && json && tokenizer ? parse_file(&f->plain, path, &probe) : no_memory(&probe);
     if (s == NB_ERR_MISSING) {
         s = read_object(json, &other, &probe);
         if (s == NB_OK) s = parse_member(f, json, other, &probe);
-        if (s == NB_OK && !f->jinja) s = parse_member(f, tokenizer, config, &probe);
+        if (s == NB_OK && !f->plain.jinja) s = parse_member(f, tokenizer, config, &probe);
     }
     if (s != NB_OK) *err = probe;
     json_decref(other);
@@ -141,10 +151,10 @@ nb_status nb_chat_format_open(const char *dir, const char *architecture, const c
     if (!source)
         s = from_folder(f, dir, config, err);
     else if (strpbrk(source, "{}\n")) /* as vLLM tells a template from a path */
-        s = parse(f, NULL, true, source, strlen(source), err);
+        s = parse(&f->plain, NULL, true, source, strlen(source), err);
     else
-        s = parse_file(f, source, err);
-    if (s == NB_OK && !f->jinja && !(architecture && strcmp(architecture, "deepseek_v4") == 0)) {
+        s = parse_file(&f->plain, source, err);
+    if (s == NB_OK && !f->plain.jinja && !(architecture && strcmp(architecture, "deepseek_v4") == 0)) {
         s = nb_fail(err, NB_ERR_MISSING, "the folder has no chat template");
         nb_error_at(err, dir, NULL, -1);
         nb_error_remedy(err, "put the model's chat_template.jinja there, or give prompts as plain text with "
@@ -163,7 +173,8 @@ out:
 void nb_chat_format_free(nb_chat_format *f)
 {
     if (!f) return;
-    nb_jinja_free(f->jinja);
+    nb_jinja_free(f->plain.jinja);
+    nb_jinja_free(f->with_tools.jinja);
     json_decref(f->tokens);
     free(f);
 }
@@ -171,7 +182,9 @@ void nb_chat_format_free(nb_chat_format *f)
 bool nb_chat_format_uses(const nb_chat_format *f, const char *variable)
 {
     static const char *const builtin[] = {"thinking", "enable_thinking", "reasoning_effort", "drop_thinking"};
-    if (f->jinja) return nb_jinja_uses(f->jinja, variable);
+    if (f->plain.jinja)
+        return nb_jinja_uses(f->plain.jinja, variable) ||
+               (f->with_tools.jinja && nb_jinja_uses(f->with_tools.jinja, variable));
     for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++)
         if (strcmp(builtin[i], variable) == 0) return true;
     return false;
@@ -179,7 +192,7 @@ bool nb_chat_format_uses(const nb_chat_format *f, const char *variable)
 
 const char *nb_chat_format_name(const nb_chat_format *f)
 {
-    return f->jinja ? "jinja" : "deepseek_v4";
+    return f->plain.jinja ? "jinja" : "deepseek_v4";
 }
 
 /* ---- off the wire ---- */
@@ -299,17 +312,17 @@ static json_t *either(const json_t *o, const char *a, const char *b)
 }
 
 /* One message: role, content, then the rest without what is null. */
-static nb_status make_message(const nb_chat_format *f, const json_t *m, json_t **out, nb_error *err)
+static nb_status make_message(const chat_template *t, const json_t *m, json_t **out, nb_error *err)
 {
     const char *key;
     json_t *v, *content = NULL, *calls = NULL;
     const json_t *role = json_object_get(m, "role"), *given = json_object_get(m, "tool_calls");
     if (!json_is_string(role)) return nb_fail(err, NB_ERR_ARGUMENT, "it is not an object with a role");
     bool assistant = strcmp(json_string_value(role), "assistant") == 0;
-    nb_status s = make_content(json_object_get(m, "content"), f->parts, &content, err);
+    nb_status s = make_content(json_object_get(m, "content"), t->parts, &content, err);
     if (s == NB_OK && assistant && json_array_size(given)) s = make_calls(given, &calls, err);
     json_t *o = json_object();
-    bool system = !f->developer && strcmp(json_string_value(role), "developer") == 0;
+    bool system = !t->developer && strcmp(json_string_value(role), "developer") == 0;
     bool ok =
         o &&
         json_object_set_new(o, "role", system ? json_string("system") : json_incref((json_t *)role)) == 0 &&
@@ -335,7 +348,7 @@ static nb_status make_message(const nb_chat_format *f, const json_t *m, json_t *
     return s;
 }
 
-static nb_status make_messages(const nb_chat_format *f, const json_t *messages, json_t **out, nb_error *err)
+static nb_status make_messages(const chat_template *t, const json_t *messages, json_t **out, nb_error *err)
 {
     const json_t *m;
     size_t i;
@@ -346,7 +359,7 @@ static nb_status make_messages(const nb_chat_format *f, const json_t *messages, 
     json_array_foreach(messages, i, m)
     {
         json_t *each = NULL;
-        if ((s = make_message(f, m, &each, err))) {
+        if ((s = make_message(t, m, &each, err))) {
             char cause[sizeof err->cause];
             memcpy(cause, err->cause, sizeof cause);
             if (s == NB_ERR_ARGUMENT) nb_fail(err, s, "messages[%zu]: %.480s", i, cause);
@@ -464,6 +477,12 @@ static bool flag(const json_t *request, const char *name, bool otherwise)
     return v && !json_is_null(v) ? json_is_true(v) : otherwise;
 }
 
+static const chat_template *template_for(const nb_chat_format *f, const json_t *request)
+{
+    const json_t *tools = json_object_get(request, "tools");
+    return f->with_tools.jinja && tools && !json_is_null(tools) ? &f->with_tools : &f->plain;
+}
+
 nb_status nb_chat_format_apply(const nb_chat_format *f, const json_t *request, int64_t now, nb_buf *out,
                                nb_error *err)
 {
@@ -496,7 +515,8 @@ nb_status nb_chat_format_apply(const nb_chat_format *f, const json_t *request, i
         s = nb_fail(err, NB_ERR_ARGUMENT,
                     "Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
     if (s == NB_OK && resume) s = put_tag(messages, &text, err);
-    if (s == NB_OK) s = nb_jinja_render(f->jinja, vars, now, NB_JINJA_LIMITS, out, err);
+    if (s == NB_OK)
+        s = nb_jinja_render(template_for(f, request)->jinja, vars, now, NB_JINJA_LIMITS, out, err);
     if (s == NB_OK && resume) s = cut_at_tag(out, before, text, err);
     if (s != NB_OK && out->data) {
         out->len = before;
@@ -542,9 +562,10 @@ nb_status nb_chat_format_render(const nb_chat_format *f, const json_t *request, 
     const json_t *kwargs = json_object_get(request, "chat_template_kwargs");
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return nb_fail(err, NB_ERR_ARGUMENT, "chat_template_kwargs is not an object");
-    if (!f->jinja) return render_builtin(request, out, err);
+    if (!f->plain.jinja) return render_builtin(request, out, err);
     json_t *messages = NULL, *r = NULL;
-    nb_status s = make_messages(f, json_object_get(request, "messages"), &messages, err);
+    nb_status s =
+        make_messages(template_for(f, request), json_object_get(request, "messages"), &messages, err);
     if (s == NB_OK && (!(r = copy_of(request)) || json_object_set(r, "messages", messages) != 0))
         s = no_memory(err);
     if (s == NB_OK) s = nb_chat_format_apply(f, r, now, out, err);

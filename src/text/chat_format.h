@@ -14,8 +14,9 @@ typedef struct nb_chat_format nb_chat_format;
 
 /*
  * Finds the chat format of the folder dir. source NULL: chat_template.jinja, else chat_template.json, else chat_template of
- * tokenizer_config.json (a string, or the list's entry "default"), else the built-in encoding of `architecture` (the name in
- * nb_arch; may be NULL). source not NULL: a template file's path, or a template as text (--chat-template).
+ * tokenizer_config.json (a string, or the list's entry "default", and "tool_use" for requests with tools), else the built-in
+ * encoding of `architecture` (the name in nb_arch; may be NULL). source not NULL: a template file's path, or a template as text
+ * (--chat-template).
  * NB_ERR_MISSING: the folder has no format, which says what to give. A template that does not parse is NB_ERR_FORMAT with file
  * and byte. Free with nb_chat_format_free.
  */
@@ -24,8 +25,8 @@ nb_status nb_chat_format_open(const char *dir, const char *architecture, const c
 void nb_chat_format_free(nb_chat_format *f);
 
 /*
- * Renders a chat request: {"messages": […], "tools"?, "documents"?, "add_generation_prompt"? (default true),
- * "continue_final_message"? (default false), "chat_template_kwargs"? {…}}. Messages are as they come off the wire: content a
+ * Renders a chat request: {"messages": […], "tools"?, "documents"?, "add_generation_prompt"? (default true, or
+ * false beside the next), "continue_final_message"? (default false), "chat_template_kwargs"? {…}}. Messages are as they come off the wire: content a
  * string, a list of parts or null; tool-call arguments a JSON string (parsed to an object before a template sees it when it is
  * one); `reasoning` or `reasoning_content` are both offered under both names. What transformers' render_jinja_template and vLLM
  * do with them is what happens here; bos_token and eos_token come from the folder's tokenizer_config.json.

@@ -57,9 +57,10 @@ def test_template_in_json(folder, config, name):
     (folder / "chat_template.jinja").unlink()
     path = folder / config
     data = json.loads(path.read_text()) if path.exists() else {}
-    data["chat_template"] = "{{ messages[0].content }}!" if name == "string" else [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
+    data["chat_template"] = "{{ messages[0].content }}!" if name == "string" else [{"name": "tool_use", "template": "{{ tools|length }} tools"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
     path.write_text(json.dumps(data))
     assert chat(folder, {"messages": [USER]})[0]["prompt"] == " Hi !"
+    assert chat(folder, {"messages": [USER], "tools": [{}]})[0]["prompt"] == ("1 tools" if name == "list" else " Hi !")
 
 
 def test_the_templates_own_refusal_is_the_answer(folder):
