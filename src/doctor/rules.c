@@ -184,8 +184,10 @@ const nb_rule nb_rules[] = {
      "Also: 4-bit integers (GPTQ, AWQ) under NVFP4's names: the codes c and 16 - c are equally frequent "
      "there, "
      "c and c + 8 in E2M1; a sample of the linears is looked at.\n"
-     "Nibbles swapped within a byte leave all of this as it was, but columns change places: in a trained model "
-     "their size follows the weight of the norm before the linear (correlations of 0.3 and more), and where it "
+     "Nibbles swapped within a byte leave all of this as it was, but columns change places: in a trained "
+     "model "
+     "their size follows the weight of the norm before the linear (correlations of 0.3 and more), and where "
+     "it "
      "does so in another order only, that is said. Untrained weights show nothing.\n"
      "Example: a shard packed one byte late: block limits shift, and a third of the blocks do not reach 6.\n"
      "Remedy: download or export again.",
