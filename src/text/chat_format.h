@@ -25,11 +25,12 @@ nb_status nb_chat_format_open(const char *dir, const char *architecture, const c
 void nb_chat_format_free(nb_chat_format *f);
 
 /*
- * Renders a chat request: {"messages": […], "tools"?, "documents"?, "add_generation_prompt"? (default true, or
- * false beside the next), "continue_final_message"? (default false), "chat_template_kwargs"? {…}}. Messages are as they come off the wire: content a
- * string, a list of parts or null; tool-call arguments a JSON string (parsed to an object before a template sees it when it is
- * one); `reasoning` or `reasoning_content` are both offered under both names. What transformers' render_jinja_template and vLLM
- * do with them is what happens here; bos_token and eos_token come from the folder's tokenizer_config.json.
+ * Renders a chat request: {"messages": […], "tools"?, "documents"?, "add_generation_prompt"? (default true, or false beside
+ * the next), "continue_final_message"? (default false), "chat_template_kwargs"? {…}}. Messages are as they come off the wire:
+ * content a string, a list of parts or null; tool-call arguments a JSON string (parsed to an object before a template sees it
+ * when it is one); `reasoning` or `reasoning_content` are both offered under both names. What transformers'
+ * render_jinja_template and vLLM do with them is what happens here; bos_token and eos_token come from the folder's
+ * tokenizer_config.json.
  * now: seconds since the epoch, for strftime_now (local time). Appends the prompt text, special tokens spelled out.
  * NB_ERR_ARGUMENT: the template refused (raise_exception's message is the cause, word for word) or a message is malformed.
  * NB_ERR_LIMIT: it passed the bound on steps, output, memory or depth.

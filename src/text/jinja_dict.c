@@ -52,11 +52,6 @@ const jv *nb_j_dict_get(jx *x, const jdict *d, jv key)
     return i < d->n && x->status == NB_OK ? &d->values[i] : NULL;
 }
 
-const jv *nb_j_dict_get_text(jx *x, const jdict *d, const char *key)
-{
-    return nb_j_dict_get(x, d, nb_j_str(key, strlen(key)));
-}
-
 static void grow(jx *x, jdict *d)
 {
     size_t cap = d->cap ? d->cap * 2 : 4;

@@ -236,8 +236,8 @@ struct nb_jinja {
     char *text; /* with \n for every line end; names and data point into it */
     size_t n;
     nb_map symbols;
-    const jv *names; /* [n_symbols] strings */
-    bool *read;      /* [n_symbols] some expression reads it */
+    jv *names;  /* [n_symbols] strings */
+    bool *read; /* [n_symbols] some expression reads it */
     size_t n_symbols, symbols_cap;
     jblock body;
 };
@@ -424,11 +424,6 @@ static inline jv nb_j_seq(jtype type, const jv *v, size_t n)
 {
     return (jv){.type = (uint8_t)type, .n = n, .u.v = v ? v : &nb_j_missing};
 }
-static inline bool nb_j_is_seq(jv v)
-{
-    return v.type >= J_LIST && v.type <= J_VIEW;
-}
-
 const char *nb_j_type(jv v); /* Python's name of the type */
 bool nb_j_equals_text(jv v, const char *s);
 bool nb_j_truth(jx *x, jv v);
@@ -462,7 +457,6 @@ jdict *nb_j_dict_new(jx *x, size_t room);
 void nb_j_dict_put(jx *x, jdict *d, jv key, jv value);
 /* NULL: not there (or an unhashable key: an error). */
 const jv *nb_j_dict_get(jx *x, const jdict *d, jv key);
-const jv *nb_j_dict_get_text(jx *x, const jdict *d, const char *key);
 
 /* ---- jinja_ops.c ---- */
 

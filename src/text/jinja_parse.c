@@ -159,7 +159,7 @@ uint32_t nb_j_symbol(jparser *p, const char *s, size_t n)
         p->lex.status = nb_fail_nomem(p->lex.err, "a chat template", n);
         return 0;
     }
-    ((jv *)t->names)[t->n_symbols++] = nb_j_str(s, n);
+    t->names[t->n_symbols++] = nb_j_str(s, n);
     return sym;
 }
 
