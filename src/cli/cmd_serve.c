@@ -24,6 +24,7 @@ typedef struct stopper {
     sigset_t signals;
     sem_t asked; /* posted by the first signal */
     _Atomic bool loading;
+    _Atomic bool over; /* the signal that comes is end_stopper's */
     double shutdown_seconds;
     const nb_serve_log *log;
 } stopper;
@@ -93,6 +94,7 @@ static void *wait_for_signals(void *arg)
     stopper *s = arg;
     int sig = sigwaitinfo(&s->signals, NULL);
     while (sig < 0 && errno == EINTR) sig = sigwaitinfo(&s->signals, NULL);
+    if (atomic_load(&s->over)) return NULL;
     nb_serve_log_line(s->log, NB_LOG_INFO, sig == SIGINT ? "interrupted: stopping" : "asked to stop", NULL,
                       0);
     if (atomic_load(&s->loading)) _exit(0); /* nothing is under way, and loading cannot be interrupted */
@@ -103,6 +105,7 @@ static void *wait_for_signals(void *arg)
         if (left <= 0) break;
         struct timespec t = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
         sig = sigtimedwait(&s->signals, NULL, &t);
+        if (atomic_load(&s->over)) return NULL;
         if (sig > 0) _exit(128 + sig); /* asked twice: now */
     }
     nb_serve_log_line(s->log, NB_LOG_ERROR, "the engine did not end in time: leaving without it", NULL, 0);
@@ -128,7 +131,8 @@ static nb_status start_stopper(stopper *s, const nb_serve_log *log, double secon
 /* The process is as good as over: nobody need watch it any more. */
 static void end_stopper(stopper *s)
 {
-    pthread_cancel(s->thread);
+    atomic_store(&s->over, true);
+    pthread_kill(s->thread, SIGTERM);
     pthread_join(s->thread, NULL);
     sem_destroy(&s->asked);
 }
