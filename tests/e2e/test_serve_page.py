@@ -1,10 +1,13 @@
 """The page at / in a real browser: it chats, streams, stops, and shows how the server fares, on a desk and on a phone."""
 import json
+import shutil
 import socket
+import struct
 
 import pytest
 
 import browser
+import nb
 from serving import PATIENCE, Server
 
 pytestmark = pytest.mark.skipif(not browser.PROGRAM, reason="no Chromium here: apt-get install chromium")
@@ -134,3 +137,23 @@ def test_a_server_that_is_gone_is_told(b):
         s.process.returncode = 0
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", s.port), timeout=1):
         pass
+
+
+def test_guard_events_are_shown(b, tmp_path):
+    """NaN bytes among the block scales of one linear: the answer is right all the same, and the page says what was healed."""
+    folder = tmp_path / "poisoned"
+    shutil.copytree(nb.DEMO, folder)
+    shard = folder / "model.safetensors"
+    data = bytearray(shard.read_bytes())
+    size = struct.unpack("<Q", data[:8])[0]
+    at = json.loads(data[8:8 + size])["model.layers.2.self_attn.q_b_proj.weight_scale"]["data_offsets"][0]
+    data[8 + size + at] = 0x7F  # E4M3's NaN
+    shard.write_bytes(data)
+    with Server(model=folder) as s:
+        b.open(url(s))
+        b.run(SEND % json.dumps("282 - 247 ="))
+        idle(b)
+        assert last_answer(b) == "35"
+        b.wait("document.querySelectorAll('#guard tr').length === 2")
+        assert b.run("document.querySelector('#guard').innerText").split() == ["layer", "operator", "healed", "by", "times", "2", "linear", "clean", "1"]
+        assert s.metrics()["nibble:guard_events_total"] == 1
