@@ -17,7 +17,7 @@ bool nb_amx_permitted(void)
 const nb_kernels *nb_kernels_amx(void)
 {
     static const nb_kernels table = {.name = "amx",
-                                     .linear = nb_avx2_linear,
+                                     .linear = nb_avx512_linear,
                                      .linear_bf16 = nb_amx_linear_bf16,
                                      .quantise_i8 = nb_avx2_quantise_i8,
                                      .linear_i8 = nb_avx512_linear_i8,

@@ -6,8 +6,8 @@
 const nb_kernels *nb_kernels_avx512(void)
 {
     static const nb_kernels table = {.name = "avx512",
-                                     .linear = nb_avx2_linear,
-                                     .linear_bf16 = nb_avx2_linear,
+                                     .linear = nb_avx512_linear,
+                                     .linear_bf16 = nb_avx512_linear,
                                      .quantise_i8 = nb_avx2_quantise_i8,
                                      .linear_i8 = nb_avx512_linear_i8,
                                      .rmsnorm = nb_avx2_rmsnorm,

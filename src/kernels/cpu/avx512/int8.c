@@ -11,15 +11,8 @@
 #include <string.h>
 
 #include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/avx512/decode.h"
 #include "kernels/cpu/int8.h"
-#include "numerics/formats.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum {
     BLOCK = 16,
@@ -30,24 +23,6 @@ enum {
     OPENED = 256, /* bytes of a block's codes: [4 words of k][16 rows][4] */
     AHEAD = 1024  /* bytes of codes that are asked for in advance */
 };
-
-typedef enum scales { PLAIN_E4M3, ANY_E4M3, E8M0 } scales;
-
-/* The 16 scales of block b. */
-INLINE __m512 scale_of(scales kind, const uint8_t *s, size_t b)
-{
-    __m128i bytes = _mm_loadu_si128((const __m128i *)(s + (kind == E8M0 ? b / 2 : b) * NB_PANEL));
-    if (kind == PLAIN_E4M3) /* moved to where F16 has exponent and mantissa the bits stand for value * 2^-8 */
-        return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7)),
-                             _mm512_set1_ps(256.0f));
-    __m512i wide = _mm512_cvtepu8_epi32(bytes);
-    if (kind == ANY_E4M3) return _mm512_i32gather_ps(wide, nb_e4m3_table, 4);
-    /* 2^-127 and NaN differ from the plain shift in the top bit of the mantissa. */
-    __mmask16 ends = _mm512_cmpeq_epi32_mask(wide, _mm512_setzero_si512()) |
-                     _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
-    return _mm512_castsi512_ps(_mm512_mask_or_epi32(
-        _mm512_slli_epi32(wide, 23), ends, _mm512_slli_epi32(wide, 23), _mm512_set1_epi32(0x00400000)));
-}
 
 /* Block b as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
 INLINE void open_block(const uint8_t *codes, size_t b, __m512i out[4])
@@ -82,13 +57,7 @@ INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, s
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, acc);
 }
 
-INLINE __mmask16 lanes_of(const nb_packed *w, size_t p)
-{
-    size_t n = w->n - p * NB_PANEL;
-    return n >= NB_PANEL ? (__mmask16)0xFFFF : (__mmask16)((1u << n) - 1);
-}
-
-INLINE void few_rows(scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
+INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
                      size_t ldy, size_t p)
 {
     const uint8_t *codes = w->codes + p * w->code_bytes, *s = w->scales + p * w->scale_bytes;
@@ -100,13 +69,13 @@ INLINE void few_rows(scales kind, size_t rows, const nb_packed *w, const float *
         _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
         _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
         open_block(codes, b, code);
-        __m512 scale = scale_of(kind, s, b);
+        __m512 scale = nb_scale16(kind, s, b);
         UNROLL
         for (size_t r = 0; r < rows; r++) acc[r] = add_block(code, x + r * ldx, w->k_pad, b, scale, acc[r]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
-        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, lanes_of(w, p),
+        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, nb_lanes16(w, p),
                               _mm512_mul_ps(acc[r], _mm512_set1_ps(w->multiplier)));
 }
 
@@ -115,7 +84,7 @@ INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, co
                         const float *x, float *y, size_t ldy, size_t p, size_t n, bool first,
                         float multiplier)
 {
-    __mmask16 lanes = lanes_of(w, p);
+    __mmask16 lanes = nb_lanes16(w, p);
     __m512 acc[FEW];
     UNROLL
     for (size_t r = 0; r < rows; r++)
@@ -136,7 +105,7 @@ INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, co
 }
 
 /* Up to TILE rows. */
-INLINE void many_rows(scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
+INLINE void many_rows(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
                       size_t ldy, size_t p0, size_t p1)
 {
     alignas(64) uint8_t open[SLICE * OPENED];
@@ -153,7 +122,8 @@ INLINE void many_rows(scales kind, const nb_packed *w, const float *x, size_t ld
                 open_block(w->codes + p * w->code_bytes, b0 + b, code);
                 UNROLL
                 for (size_t i = 0; i < 4; i++) _mm512_store_si512(open + b * OPENED + i * 64, code[i]);
-                _mm512_store_ps(scale + b * NB_PANEL, scale_of(kind, w->scales + p * w->scale_bytes, b0 + b));
+                _mm512_store_ps(scale + b * NB_PANEL,
+                                nb_scale16(kind, w->scales + p * w->scale_bytes, b0 + b));
             }
             size_t r = 0;
             for (; r + FEW <= rows; r += FEW)
@@ -169,7 +139,7 @@ INLINE void many_rows(scales kind, const nb_packed *w, const float *x, size_t ld
     }
 }
 
-INLINE void panels(scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
+INLINE void panels(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
                    size_t ldy, size_t p0, size_t p1)
 {
     for (size_t r = 0; rows > FEW && r < rows; r += TILE)
