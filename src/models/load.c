@@ -396,7 +396,8 @@ void nb_model_free(nb_model *m)
         free_slots(m, m->global, m->cfg.arch->n_tensors);
         free_slots(m, m->layers, m->cfg.arch->n_tensors * (size_t)m->cfg.n_layers);
     }
-    for (size_t i = 0; i < m->n_tensors; i++) m->x->ops->tensor_free(m->tensors[i]);
+    for (size_t i = 0; m->x && i < m->n_tensors; i++)
+        m->x->ops->tensor_free(m->tensors[i]); /* an outline has none */
     free(m->tensors);
     free(m->streams);
     nb_ckpt_close(m->ckpt);
