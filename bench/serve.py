@@ -37,8 +37,8 @@ def server(args):
 class Stream:
     """One streaming completion, read without parsing: a frame begins with "data: {"."""
 
-    def __init__(self, port, ids, tokens):
-        body = json.dumps({"prompt": ids, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}).encode()
+    def __init__(self, port, prompt, tokens):
+        body = json.dumps({"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}).encode()
         self.sock = socket.create_connection(("127.0.0.1", port))
         self.sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -60,9 +60,9 @@ class Stream:
 
 def load(port, n, args):
     """Tokens a second after all have begun, and every time between two tokens of a stream."""
-    ids = [i * 31 % 200 + 5 for i in range(args.prompt)]
+    prompt = ("Once upon a time there was a miller who had three sons, and when he died " * args.prompt)[:4 * args.prompt]
     with selectors.DefaultSelector() as ready:
-        streams = [Stream(port, ids, args.tokens) for _ in range(n)]
+        streams = [Stream(port, prompt, args.tokens) for _ in range(n)]
         for s in streams:
             ready.register(s.sock, selectors.EVENT_READ, s)
         while not all(s.over for s in streams):
@@ -71,6 +71,8 @@ def load(port, n, args):
                 key.data.read()
                 if key.data.over:
                     ready.unregister(sock)
+    if min(len(s.times) for s in streams) < args.tokens:
+        sys.exit("bench/serve.py: an answer had fewer pieces than tokens: this model's tokens are not whole characters after this prompt")
     begun, first_end = max(s.times[0] for s in streams), min(s.times[-1] for s in streams)
     if first_end <= begun:
         sys.exit("bench/serve.py: an answer came in one piece, too soon to be timed: ask for more --tokens")
