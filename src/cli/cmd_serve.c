@@ -4,6 +4,7 @@
  * when taking apart takes too long.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -44,9 +45,26 @@ static void pause_ms(long ms)
 
 /* ---- Logs ---- */
 
+/* A reader of standard error that does not read must not stop the server: lines are dropped while its pipe is full, and counted. A
+ * pipe that can be written to takes 4096 bytes at once. */
+static bool stderr_takes(void)
+{
+    static _Atomic unsigned dropped;
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 0) {
+        atomic_fetch_add(&dropped, 1);
+        return false;
+    }
+    unsigned n = atomic_exchange(&dropped, 0);
+    if (n) dprintf(STDERR_FILENO, "%u log lines were dropped: nobody read standard error\n", n);
+    return true;
+}
+
 static void write_line(void *ctx, const char *line, size_t n)
 {
-    while (n) { /* one call a line, as long as the kernel takes it whole: lines of threads do not mix */
+    while (
+        n &&
+        stderr_takes()) { /* one call a line, as long as the kernel takes it whole: lines of threads do not mix */
         ssize_t k = write(STDERR_FILENO, line, n);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return;

@@ -1,13 +1,18 @@
 """`nibble serve` under clients that cancel, die, idle and crowd, and its end under load."""
+import fcntl
+import http.client
 import json
+import os
 import random
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
+import nb
 from serving import PATIENCE, Server, answer_status, frames, long_request, raw_post, read_all, reset
 
 
@@ -294,3 +299,35 @@ def test_a_step_that_does_not_end_is_told_and_holds_up_nothing():
         assert answer[0] == 503 and json.loads(answer[2])["status"] == "stalled"
         status, took = s.stop(within=20)
         assert status == 0 and took < 6 * PATIENCE
+
+
+def test_a_log_that_nobody_reads_stops_nothing():
+    """Standard error is a pipe of one page whose reader sleeps: lines are dropped, and told of when there is room again."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen([nb.BIN, "serve", nb.DEMO, "--port", str(port)], stdin=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    try:
+        deadline = time.monotonic() + 60 * PATIENCE
+        served = 0
+        while served < 100:
+            assert time.monotonic() < deadline and process.poll() is None
+            try:
+                c = http.client.HTTPConnection("127.0.0.1", port, timeout=10 * PATIENCE)
+                c.request("GET", "/v1/models")
+                served += c.getresponse().status == 200
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+            finally:
+                c.close()
+        os.read(reader, 1 << 16)
+        c.request("GET", "/v1/models")
+        assert c.getresponse().status == 200
+        assert b"log lines were dropped" in os.read(reader, 1 << 16)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
