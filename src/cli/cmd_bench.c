@@ -171,7 +171,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     double prefill, decode;
     bool json = strcmp(model->format, "json") == 0;
     uint32_t *ids = calloc(n, sizeof *ids);
-    plan w = {.ids = ids, .n = n, .k = k, .streams = 1, .parts = calloc(streams->most, sizeof *w.parts)};
+    plan w = {.ids = ids, .n = n, .k = k, .streams = 1, .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
     nb_status s = ids && w.parts ? NB_OK : nb_fail_nomem(err, "token ids", n * sizeof *ids);
     nb_engine_options o = {.threads = lo->threads,
                            .kernels = lo->kernels ? lo->kernels : "auto",

@@ -150,7 +150,7 @@ static nb_status start_stopper(stopper *s, const nb_serve_log *log, double secon
 static void end_stopper(stopper *s)
 {
     atomic_store(&s->over, true);
-    pthread_kill(s->thread, SIGTERM);
+    pthread_kill(s->thread, SIGINT); /* one of those that it waits for */
     pthread_join(s->thread, NULL);
     sem_destroy(&s->asked);
 }
