@@ -114,12 +114,23 @@ static void check_folder(const char *root, const char *name)
     json_decref(v);
 }
 
+/* The project's own cases, which are always there: DeepSeek-V4's encoding through the same seam. */
+static void built_in_encoding(void **state)
+{
+    (void)state;
+    cases = failures = 0;
+    check_folder(NB_TEST_DATA "/fixtures/templates", "deepseek_v4");
+    assert_true(cases >= 20);
+    assert_int_equal(failures, 0);
+}
+
 static void every_template(void **state)
 {
     (void)state;
     char root[4096];
     const char *fixtures = getenv("NB_FIXTURES");
     if (!fixtures) skip();
+    cases = failures = 0;
     setenv("TZ", "UTC", 1);
     snprintf(root, sizeof root, "%s/templates", fixtures);
     DIR *d = opendir(root);
@@ -134,6 +145,6 @@ static void every_template(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_template)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(built_in_encoding), cmocka_unit_test(every_template)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
