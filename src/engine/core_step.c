@@ -233,10 +233,12 @@ static nb_status heal(nb_core *c, nb_core_part *p, nb_error *err)
     return NB_OK;
 }
 
-/* The engine gave up on this request. Enough of them in a row: it is the engine. */
+/* The engine gave up on this request. Enough of them in a row: it is the engine. What the model or the request lacks is no reason:
+ * other prompts may do without it. */
 static void failed(nb_core *c, nb_request *r, const nb_error *why)
 {
     nb_core_end(c, r, NB_FINISH_ERROR, why);
+    if (why->status != NB_ERR_IO && why->status != NB_ERR_NOMEM) return;
     if (++c->failures < MOST_FAILURES) return;
     c->why = *why;
     atomic_store(&c->failed, true); /* the next pass ends all the others */

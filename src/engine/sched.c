@@ -296,19 +296,23 @@ static bool is_coming(const plan *p, const nb_sched_seq *q, size_t cached)
     return false;
 }
 
-/* Gives q a slot, what the cache has of it, and its reservation. False: it does not fit now, or had better wait, and nothing has
- * changed. */
-static bool admit(plan *p, nb_sched_seq *q)
+typedef enum admission { ADMITTED, NO_ROOM, COMING } admission;
+
+/* Gives q a slot, what the cache has of it, and its reservation. Otherwise nothing has changed: it does not fit now, or had better wait
+ * for what is_coming. */
+static admission admit(plan *p, nb_sched_seq *q)
 {
     nb_sched *s = p->s;
+    if (!s->n_free) return NO_ROOM;
     uint32_t slot = s->free_slots[s->n_free - 1];
     size_t need = at_admission(s, q), used = nb_pages_used(s->pages);
-    if (need > p->unpromised + used) return false; /* not even if all of it is there */
+    if (need > p->unpromised + used) return NO_ROOM; /* not even if all of it is there */
     size_t cached = q->no_cache_read ? 0 : nb_pages_adopt(s->pages, slot, q->tokens, q->n_tokens, q->salt);
     size_t taken = nb_pages_used(s->pages) - used, owing = need - nb_pages_held(s->pages, slot);
-    if (taken + owing > p->unpromised || is_coming(p, q, cached)) {
+    bool fits = taken + owing <= p->unpromised;
+    if (!fits || is_coming(p, q, cached)) {
         nb_pages_clear(s->pages, slot);
-        return false;
+        return fits ? COMING : NO_ROOM;
     }
     p->unpromised -= taken + owing;
     s->n_free--;
@@ -325,20 +329,36 @@ static bool admit(plan *p, nb_sched_seq *q)
     q->reserved = need;
     q->boundary = known > cached ? known : 0;
     if (!q->preempted) q->cached = cached;
-    return true;
+    return ADMITTED;
+}
+
+/* A reader that does not read keeps its seat only while nobody else needs it. False: there is none to send away. */
+static bool send_parked_away(plan *p)
+{
+    nb_sched *s = p->s;
+    for (size_t i = s->n_running; i-- > 0;) {
+        if (!s->running[i]->parked || s->running[i]->planned == s->plans) continue;
+        preempt(s, s->running[i]);
+        p->unpromised = unpromised(s);
+        return true;
+    }
+    return false;
 }
 
 static void admit_waiting(plan *p, double now)
 {
     nb_sched *s = p->s;
     size_t looked_at = 0;
-    for (nb_sched_seq *q = s->first, *next; q && p->rows && s->n_free; q = next) {
+    for (nb_sched_seq *q = s->first, *next; q && p->rows; q = next) {
         next = q->next;
         if (q->parked) continue;
-        if (admit(p, q))
+        admission a;
+        while ((a = admit(p, q)) == NO_ROOM && send_parked_away(p)) {}
+        if (a == ADMITTED)
             schedule(p, q);
-        else if (now - q->arrival >= s->opt.bypass_seconds || ++looked_at == MOST_PASSED)
-            return; /* it has waited long enough: what becomes free is for it */
+        else if (a == NO_ROOM &&
+                 (!s->n_free || now - q->arrival >= s->opt.bypass_seconds || ++looked_at == MOST_PASSED))
+            return; /* no seat, or it has waited long enough: what becomes free is for it */
     }
 }
 

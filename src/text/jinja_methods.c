@@ -69,7 +69,8 @@ jv nb_j_case(jx *x, jv s, char how)
             c = !upper       ? utf8proc_tolower((utf8proc_int32_t)cp)
                 : how == 'u' ? utf8proc_toupper((utf8proc_int32_t)cp)
                              : utf8proc_totitle((utf8proc_int32_t)cp);
-        if (cp == 0xDF && (upper || how == 's')) { /* the one letter with two capitals that utf8proc gives another */
+        if (cp == 0xDF &&
+            (upper || how == 's')) { /* the one letter with two capitals that utf8proc gives another */
             nb_j_emits(x, &b, how == 'u' || how == 's' ? "SS" : "Ss");
             start = false;
             continue;

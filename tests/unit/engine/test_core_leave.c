@@ -174,25 +174,25 @@ static void seats(void **unused)
     serve_stop(&s);
 }
 
-/* w4a4 on a folder without input scales: every step fails. Requests are told which linear; then the engine says that it failed. */
-static void failing_engine(void **unused)
+/* w4a4 on a folder without input scales: every step fails. Requests are told which linear, again and again: what a model lacks is no
+ * failure of the engine, and other prompts might do without it. */
+static void missing_scale(void **unused)
 {
     serve s;
-    static answer a[3]; /* as many as it takes: a fourth might come too late to be let in */
-    nb_error err;
+    static answer a[3];
     nb_core_stats st;
-    nb_request *more = NULL;
     nb_request_spec q = serve_spec(prompt, 10, 5), many[3] = {q, q, q};
     serve_start(&s, SERVE_MODELS "llama_nvfp4a16", NB_ARITH_W4A4, 16);
-    serve_all(&s, many, a, 3);
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(a[i].finish, NB_FINISH_ERROR);
-        assert_int_equal(a[i].error.status, NB_ERR_MISSING);
-        assert_string_equal(a[i].error.tensor, "model.layers.0.self_attn.q_proj");
+    for (int round = 0; round < 2; round++) {
+        serve_all(&s, many, a, 3);
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(a[i].finish, NB_FINISH_ERROR);
+            assert_int_equal(a[i].error.status, NB_ERR_MISSING);
+            assert_string_equal(a[i].error.tensor, "model.layers.0.self_attn.q_proj");
+        }
     }
     nb_core_read(s.core, &st);
-    assert_true(st.failed);
-    assert_int_equal(nb_core_submit(s.core, &q, &more, &err), NB_ERR_BUSY);
+    assert_false(st.failed);
     serve_stop(&s);
 }
 
@@ -204,7 +204,7 @@ int main(void)
         cmocka_unit_test(slow_reader),
         cmocka_unit_test(stopping),
         cmocka_unit_test(seats),
-        cmocka_unit_test(failing_engine),
+        cmocka_unit_test(missing_scale),
     };
     return cmocka_run_group_tests(tests, fill, NULL);
 }

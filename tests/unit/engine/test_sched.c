@@ -555,6 +555,29 @@ static void test_published_only_when_finite(void **unused)
     close_bench(b);
 }
 
+/* Slow readers on every seat: who waits and can run gets one of them, last come first, and all go on when they read again. */
+static void test_parked_sequences_give_way(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){0}, 64, false);
+    for (size_t i = 0; i < SEQS; i++) submit(b, i, 20, 30, (double)i);
+    steps(b, 1, 4);
+    assert_int_equal(nb_sched_running(b->s), SEQS);
+    for (size_t i = 0; i < SEQS; i++) b->q[i].parked = true;
+    nb_sched_seq *late = submit(b, SEQS, 20, 30, 5);
+    plan(b, 5);
+    assert_int_equal(b->n, 1);
+    assert_non_null(part_of(b, late));
+    assert_int_equal(b->q[SEQS - 1].state, NB_SCHED_WAITING);
+    assert_int_equal(b->q[0].state, NB_SCHED_RUNNING);
+    nb_sched_commit(b->s, &b->parts[0], b->parts[0].n, true);
+    nb_sched_finish(b->s, late);
+    for (size_t i = 0; i < SEQS; i++) b->q[i].parked = false;
+    plan(b, 6);
+    assert_int_equal(nb_sched_running(b->s), SEQS);
+    for (size_t i = 0; i < SEQS; i++) nb_sched_finish(b->s, &b->q[i]);
+    close_bench(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -578,6 +601,7 @@ int main(void)
         cmocka_unit_test(test_who_came_first_is_no_victim),
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_parked_sequences),
+        cmocka_unit_test(test_parked_sequences_give_way),
         cmocka_unit_test(test_cancelled_anywhere),
         cmocka_unit_test(test_published_only_when_finite),
     };
