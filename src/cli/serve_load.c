@@ -221,6 +221,30 @@ static nb_status tell_facts(const nb_serve_options *o, const nb_llm_options *lo,
                            sizeof cache_info / sizeof *cache_info, err);
 }
 
+/* An expert that few prompts reach may lack its input scale: said before the first request, not to whoever reaches it. */
+static nb_status need_scales(const nb_engine *e, nb_error *err)
+{
+    const nb_model *m = nb_engine_model(e);
+    size_t rows = m->cfg.arch->n_tensors, n = rows * ((size_t)m->cfg.n_layers + 1);
+    if (m->x->arith != NB_ARITH_W4A4) return NB_OK;
+    for (size_t i = 0; i < n; i++) {
+        const nb_slot *slot = i < rows ? &m->global[i] : &m->layers[i - rows];
+        for (size_t k = 0; k < slot->n_lin; k++) {
+            const nb_linear *l = &slot->lin[k];
+            if (!l->fp4_input || l->has_input) continue;
+            nb_fail(err, NB_ERR_MISSING,
+                    "arithmetic w4a4 needs this linear's input scale, and the folder stores none");
+            nb_error_at(err, NULL, l->module, -1);
+            nb_error_remedy(
+                err,
+                "serve with --arith w4a4-dynamic, --scales warmup or the default arithmetic, or fill it: "
+                "nibble repair");
+            return NB_ERR_MISSING;
+        }
+    }
+    return NB_OK;
+}
+
 nb_status nb_serve_load(const nb_serve_options *o, const char *folder, const nb_llm_options *lo,
                         const nb_plan *plan, nb_server *server, nb_metrics *metrics, const nb_sink *sink,
                         nb_served *out, nb_error *err)
@@ -240,6 +264,7 @@ nb_status nb_serve_load(const nb_serve_options *o, const char *folder, const nb_
     nb_status s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
     if (s == NB_OK) s = nb_policy_engine(folder, &eo, policy, sink, &out->engine, err);
     nb_policy_free(policy);
+    if (s == NB_OK) s = need_scales(out->engine, err);
     if (s == NB_OK) s = open_text(o, folder, sink, out, err);
     if (s == NB_OK) s = start_engine(o, plan, server, sink, out, err);
     if (s == NB_OK) s = start_api(o, folder, plan, metrics, out, err);

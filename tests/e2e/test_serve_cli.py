@@ -229,3 +229,9 @@ def test_unix_socket(tmp_path):
             s.kill()
             s.process.returncode = 0
     assert os.path.exists(path)
+
+
+def test_w4a4_without_input_scales_does_not_start():
+    """Not the request that first reaches such a linear should learn of it."""
+    line = refused(nb.MODELS["llama_nvfp4a16"], "--arith", "w4a4", "--port", "0", status=1)
+    assert "model.layers.0.self_attn.q_proj" in line and "w4a4-dynamic" in line
