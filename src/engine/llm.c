@@ -18,7 +18,7 @@ struct nb_llm {
     nb_tokenizer *tok;
     nb_tok_scratch *scratch;
     nb_sample_work *work;
-    float *logits; /* [vocab] of the newest token */
+    float *logits;        /* [vocab] of the newest token */
     nb_chat_format *chat; /* NULL: none, */
     nb_error no_chat;     /* and why: whoever gives whole prompts does not mind */
     nb_generation_config generation;

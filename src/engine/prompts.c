@@ -12,8 +12,7 @@ nb_status nb_prompts_format(const nb_ckpt *c, const nb_config *cfg, nb_chat_form
 {
     nb_error probe = {.offset = -1};
     *out = NULL;
-    nb_status s =
-        nb_chat_format_open(nb_ckpt_dir(c), cfg->arch ? cfg->arch->name : NULL, NULL, out, &probe);
+    nb_status s = nb_chat_format_open(nb_ckpt_dir(c), cfg->arch ? cfg->arch->name : NULL, NULL, out, &probe);
     if (s == NB_ERR_MISSING) return NB_OK;
     if (s != NB_OK && err) *err = probe;
     return s;
@@ -113,9 +112,9 @@ static nb_status add(nb_prompts *p, const nb_tokenizer *t, nb_tok_scratch *w, co
 /* A dialogue as the chat format writes it. */
 static nb_status render(const nb_chat_format *chat, const dialogue *d, nb_buf *out, nb_error *err)
 {
-    json_t *request = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content",
-                                d->user, "role", "assistant", "content", d->assistant,
-                                "add_generation_prompt", 0);
+    json_t *request =
+        json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content", d->user, "role",
+                  "assistant", "content", d->assistant, "add_generation_prompt", 0);
     if (!request) return nb_fail_nomem(err, "a prompt", strlen(d->user));
     nb_status s = nb_prompt_render(chat, request, out, err);
     json_decref(request);
@@ -134,8 +133,7 @@ nb_status nb_prompts_builtin(const nb_chat_format *chat, const nb_tokenizer *t, 
         bool in_chat = chat && d->user;
         nb_buf_clear(&text);
         if (in_chat && (s = render(chat, d, &text, err))) break;
-        if (!in_chat)
-            nb_buf_addf(&text, "%s%s%s", d->user ? d->user : "", d->user ? "\n" : "", d->assistant);
+        if (!in_chat) nb_buf_addf(&text, "%s%s%s", d->user ? d->user : "", d->user ? "\n" : "", d->assistant);
         s = nb_buf_ok(&text) ? add(out, t, w, nb_buf_str(&text), text.len, !in_chat, err)
                              : nb_fail_nomem(err, "a prompt", text.len);
     }
@@ -145,8 +143,8 @@ nb_status nb_prompts_builtin(const nb_chat_format *chat, const nb_tokenizer *t, 
     return s;
 }
 
-static nb_status add_line(const nb_chat_format *format, const nb_tokenizer *t, nb_tok_scratch *w, const char *line,
-                          size_t len, nb_prompts *out, nb_error *err)
+static nb_status add_line(const nb_chat_format *format, const nb_tokenizer *t, nb_tok_scratch *w,
+                          const char *line, size_t len, nb_prompts *out, nb_error *err)
 {
     json_t *o = NULL;
     nb_buf chat = {0};
