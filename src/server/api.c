@@ -8,6 +8,8 @@
 #include "server/api_internal.h"
 #include "server/api_json.h"
 
+#define NAME_LIMIT 200 /* bytes of a client's model name that the message repeats */
+
 static bool copy_text(char **to, const char *from)
 {
     *to = from ? strdup(from) : NULL;
@@ -140,7 +142,10 @@ static bool is_served(const nb_api *a, const char *name)
 
 static bool unknown_model(nb_api_error *e, const char *name)
 {
-    nb_api_error_set(e, 404, "NotFoundError", "model", "The model `%s` does not exist.", name);
+    size_t n = strlen(name);
+    if (n > NAME_LIMIT)
+        for (n = NAME_LIMIT; n && ((unsigned char)name[n] & 0xC0) == 0x80;) n--; /* whole characters */
+    nb_api_error_set(e, 404, "NotFoundError", "model", "The model `%.*s` does not exist.", (int)n, name);
     return false;
 }
 

@@ -86,8 +86,10 @@ const char *nb_job_request_id(const nb_job *j);
 /*
  * On the loop thread, whenever the core has woken it: takes what events there are and appends what is to be sent. True: all
  * sequences have ended, and *out holds the last of it. Before sending the first byte ask nb_job_status and nb_job_streams: a
- * streaming request that fails before its first frame is answered as plain JSON with its status.
+ * streaming request that fails before its first frame is answered as plain JSON with its status. Once it has appended
+ * NB_JOB_POLL_BYTES it leaves the rest of the events to the next poll, which must then come without the core's waking.
  */
+#define NB_JOB_POLL_BYTES ((size_t)256 << 10)
 bool nb_job_poll(nb_job *j, nb_buf *out);
 int nb_job_status(const nb_job *j);   /* of HTTP, settled once *out is not empty */
 bool nb_job_streams(const nb_job *j); /* text/event-stream; settled likewise */

@@ -153,7 +153,9 @@ static void poll_call(nb_call *c, bool tick)
 {
     nb_server *s = c->s;
     if (c->x && nb_exchange_pending(c->x) > MAX_PENDING) return;
+    size_t before = c->out.len;
     bool over = nb_job_poll(c->job, &c->out);
+    if (!over && c->out.len - before >= NB_JOB_POLL_BYTES) nb_server_wake(s); /* there may be more */
     if (!nb_buf_ok(&c->out) && c->begun &&
         c->x) { /* no memory: the stream breaks off, which is how a client can tell */
         nb_exchange_abort(c->x);

@@ -130,9 +130,9 @@ static bool check_choice(const nb_api *a, const nb_params *p, nb_api_error *e)
         return nb_api_bad_text(e, "\"auto\" tool choice requires --enable-auto-tool-choice and "
                                   "--tool-call-parser to be set");
     }
-    const char *name = json_is_string(choice)
-                           ? json_string_value(choice)
-                           : json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    char text[NB_VALUE_TEXT];
+    const char *name = nb_value_text(
+        json_is_string(choice) ? choice : json_object_get(json_object_get(choice, "function"), "name"), text);
     if (!tools) return nb_api_bad_text(e, "tool_choice=\"%s\" requires --tool-call-parser to be set", name);
     if (p->response_format && !is_word(json_object_get(p->response_format, "type"), "text"))
         return nb_api_bad_text(e, "A named tool cannot be combined with structured outputs.");

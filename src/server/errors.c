@@ -87,13 +87,15 @@ bool nb_api_bad_status(nb_api_error *e, const nb_error *err)
     }
 }
 
-/* The length of an absolute path of at least two parts at s, or of an address; 0: neither. */
-static size_t private_length(const char *s, size_t n)
+/* The length of an absolute path of at least two parts at s, or of an address; 0: neither. *seen: bytes that no path begins in, as
+ * a rest of what is no path has no more parts. */
+static size_t private_length(const char *s, size_t n, size_t *seen)
 {
     size_t i = 0, slashes = 0;
     if (s[0] == '/') {
         for (; i < n && (isalnum((unsigned char)s[i]) || strchr("/._-+@", s[i])) && s[i]; i++)
             slashes += s[i] == '/' && i + 1 < n && isalnum((unsigned char)s[i + 1]);
+        *seen = i;
         return slashes >= 2 ? i : 0;
     }
     if (n > 2 && s[0] == '0' && s[1] == 'x')
@@ -104,7 +106,7 @@ static size_t private_length(const char *s, size_t n)
 void nb_api_error_body(const nb_api_error *e, nb_buf *out)
 {
     const char *s = e->message.data;
-    size_t n = e->message.len, run = 0;
+    size_t n = e->message.len, run = 0, looked = 0; /* no path begins before looked */
     nb_buf_adds(out, "{\"error\":{\"message\":\"");
     if (!n || e->message.bad) {
         s = "Internal server error: out of memory";
@@ -112,7 +114,9 @@ void nb_api_error_body(const nb_api_error *e, nb_buf *out)
     }
     for (size_t i = 0; i < n;) {
         bool begins = i == 0 || !(isalnum((unsigned char)s[i - 1]) || strchr("._-/<:}", s[i - 1]));
-        size_t hidden = begins ? private_length(s + i, n - i) : 0;
+        size_t seen = 0, hidden = 0;
+        if (begins && (s[i] != '/' || i >= looked)) hidden = private_length(s + i, n - i, &seen);
+        if (seen) looked = i + seen;
         if (!hidden) {
             i++;
             continue;
@@ -181,7 +185,7 @@ static void python_loc(nb_buf *out, const char *loc)
 void nb_field_error(nb_field_errors *f, const char *loc, const char *type, const char *msg,
                     const json_t *input, const char *ctx)
 {
-    if (f->count == MOST_FIELD_ERRORS) return;
+    if (f->count >= MOST_FIELD_ERRORS) return;
     if (f->count == 0) snprintf(f->param, sizeof f->param, "body%s%s", loc[0] ? "." : "", loc);
     f->count++;
     nb_buf_addf(&f->text, "\n  {'type': '%s', 'loc': ", type);
@@ -198,6 +202,7 @@ void nb_field_error(nb_field_errors *f, const char *loc, const char *type, const
 
 void nb_field_errors_add(nb_field_errors *f, const nb_field_errors *from)
 {
+    if (f->count >= MOST_FIELD_ERRORS) return;
     if (f->count == 0) memcpy(f->param, from->param, sizeof f->param);
     f->count += from->count;
     f->text.bad |= from->text.bad;

@@ -287,7 +287,7 @@ static struct evbuffer *input(const nb_exchange *x)
     return bufferevent_get_input(x->bev);
 }
 
-/* Room for a body that will have n more bytes, in the sum of all. */
+/* Room for n more bytes of a body, in the sum of all. They have come: what is only announced holds no room. */
 static bool count_body(nb_exchange *x, size_t n)
 {
     nb_http *h = x->h;
@@ -345,7 +345,6 @@ static bool read_head(nb_exchange *x)
         hand_over(x);
         return true;
     }
-    if (!x->request.chunked && !count_body(x, (size_t)x->request.length)) return true;
     enter(x, READ_BODY);
     if (x->request.wants_continue && !evbuffer_get_length(in)) put(x, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     return true;
@@ -375,7 +374,9 @@ static bool read_body(nb_exchange *x)
     if (x->request.chunked) return read_chunks(x);
     size_t left = (size_t)x->request.length - x->body.len, n = evbuffer_get_length(in);
     if (n > left) n = left;
-    if (!nb_buf_reserve(&x->body, x->body.len ? n : (left < 65536 ? left : 65536))) {
+    if (!n) return false;
+    if (!count_body(x, n)) return true;
+    if (!nb_buf_reserve(&x->body, n)) {
         refuse(x, 503, "no memory for the body");
         return true;
     }

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "server/api_json.h"
 
+#define MAX_ID 256 /* bytes of a client's request id, which every frame repeats; of a role likewise */
 #define MAX_SEQUENCES 16384 /* of one request: VLLM_MAX_N_SEQUENCES, over all its prompts */
 
 static double now(void)
@@ -23,11 +24,12 @@ static double now(void)
 static bool set_id(nb_job *j, const nb_job_meta *meta, nb_api_error *e)
 {
     nb_buf id = {0};
+    const char *given = meta->request_id ? meta->request_id : json_string_value(j->p.request_id);
+    if (given && strlen(given) > MAX_ID)
+        return nb_api_bad(e, "request_id", NULL, "request_id must have at most %d characters.", MAX_ID);
     nb_buf_adds(&id, j->chat ? "chatcmpl-" : "cmpl-");
-    if (meta->request_id)
-        nb_buf_adds(&id, meta->request_id);
-    else if (j->p.request_id)
-        nb_buf_adds(&id, json_string_value(j->p.request_id));
+    if (given)
+        nb_buf_adds(&id, given);
     else if (!nb_out_random(&id, 16)) {
         nb_buf_free(&id);
         nb_api_error_set(e, 500, "InternalServerError", NULL, "Internal server error: no random numbers");
@@ -39,6 +41,16 @@ static bool set_id(nb_job *j, const nb_job_meta *meta, nb_api_error *e)
     }
     j->id = id.data;
     return true;
+}
+
+/* A copy: every frame may tell it, when the body is long gone. */
+static bool set_role(nb_job *j, nb_api_error *e)
+{
+    const char *role = nb_chat_role(j->a, &j->p);
+    if (strlen(role) > MAX_ID)
+        return nb_api_bad(e, "messages", NULL, "The role of the last message must have at most %d bytes.",
+                          MAX_ID);
+    return (j->role = strdup(role)) || nb_api_nomem(e);
 }
 
 static bool set_priority(nb_job *j, const char *header, nb_api_error *e)
@@ -289,7 +301,7 @@ bool nb_job_new(nb_api *a, nb_api_work *w, nb_route route, const nb_job_meta *me
     if (!nb_api_check_model(a, &j->p, e) || !nb_params_check_features(a, &j->p, e)) goto fail;
     if (j->chat && !nb_chat_check_features(a, &j->p, e)) goto fail;
     set_switches(j);
-    if (j->chat) j->role = nb_chat_role(a, &j->p);
+    if (j->chat && !set_role(j, e)) goto fail;
     if (!set_id(j, meta, e) || !set_priority(j, meta->priority, e)) goto fail;
     if (!take_seats(j, e)) goto fail;
     if (!make_prompts(j, w, e) || !check_lengths(j, e)) goto fail;
@@ -326,6 +338,7 @@ void nb_job_free(nb_job *j)
     free(j->prompt_len);
     free(j->keep);
     free(j->id);
+    free(j->role);
     nb_sampling_free(&j->sampling);
     nb_params_free(&j->p);
     nb_buf_free(&j->head);
@@ -434,12 +447,14 @@ static void finish(nb_job *j, nb_buf *out)
 bool nb_job_poll(nb_job *j, nb_buf *out)
 {
     nb_event ev;
+    size_t start = out->len;
     bool had = j->live > 0;
     for (size_t i = 0; i < j->n_choices; i++) {
         nb_choice *c = &j->choices[i];
         while (c->request && nb_request_next(c->request, &ev)) {
             take_event(c, &ev, out);
             if (j->stream && !j->failed && !j->cancelled) send_due(c, out);
+            if (j->live && out->len - start >= NB_JOB_POLL_BYTES) return false;
         }
     }
     if (j->live) return false;

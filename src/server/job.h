@@ -46,7 +46,7 @@ struct nb_job {
     bool prompt_events; /* prompt_logprobs are wanted, or echoed */
     size_t interval, n;
     char *id;
-    const char *role;
+    char *role; /* chat */
     int64_t created, priority;
     double arrival;
     nb_sampling_set sampling;

@@ -104,6 +104,22 @@ static bool check_stop(const nb_params *p, nb_api_error *e)
     return !empty || nb_api_bad(e, "stop", NULL, "stop cannot contain an empty string.");
 }
 
+static int by_id(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts and drops what comes again, so that no list is longer than the vocabulary. Returns how many are left. */
+static size_t unique(uint32_t *ids, size_t n)
+{
+    size_t kept = 0;
+    if (n) qsort(ids, n, sizeof *ids, by_id);
+    for (size_t i = 0; i < n; i++)
+        if (!kept || ids[kept - 1] != ids[i]) ids[kept++] = ids[i];
+    return kept;
+}
+
 static bool add_stop_ids(const nb_api *a, const nb_params *p, nb_sampling_set *s, nb_api_error *e)
 {
     const nb_generation_config *g = a->generation;
@@ -118,7 +134,7 @@ static bool add_stop_ids(const nb_api *a, const nb_params *p, nb_sampling_set *s
         if (p->stop_token_ids.v[i] >= 0 && (uint64_t)p->stop_token_ids.v[i] < a->vocab)
             s->stop_ids[n++] = (uint32_t)p->stop_token_ids.v[i];
     s->p.stop_ids = s->stop_ids;
-    s->p.n_stop_ids = n;
+    s->p.n_stop_ids = unique(s->stop_ids, n);
     return true;
 }
 
@@ -132,7 +148,11 @@ static bool add_bias(const nb_api *a, const nb_params *p, nb_sampling_set *s, nb
     if (!n) return true;
     s->bias_ids = calloc(n, sizeof *s->bias_ids);
     s->bias = calloc(n, sizeof *s->bias);
-    if (!s->bias_ids || !s->bias) return nb_api_nomem(e);
+    size_t *at = calloc(a->vocab, sizeof *at); /* 1 + where an id is in the list: "1" and "01" are one */
+    if (!s->bias_ids || !s->bias || !at) {
+        free(at);
+        return nb_api_nomem(e);
+    }
     json_object_foreach((json_t *)p->logit_bias, key, v)
     {
         int64_t id;
@@ -150,9 +170,11 @@ static bool add_bias(const nb_api *a, const nb_params *p, nb_sampling_set *s, nb
             continue;
         }
         nb_get_real(&none, "", v, &bias); /* its type was checked */
-        s->bias_ids[s->p.n_bias] = (uint32_t)id;
-        s->bias[s->p.n_bias++] = (float)(!(bias >= -100) ? -100 : bias > 100 ? 100 : bias);
+        if (!at[id]) at[id] = ++s->p.n_bias;
+        s->bias_ids[at[id] - 1] = (uint32_t)id;
+        s->bias[at[id] - 1] = (float)(!(bias >= -100) ? -100 : bias > 100 ? 100 : bias);
     }
+    free(at);
     s->p.bias_ids = s->bias_ids;
     s->p.bias = s->bias;
     if (no_int.len || no_int.bad)
@@ -182,7 +204,7 @@ static bool add_allowed(const nb_api *a, const nb_params *p, nb_sampling_set *s,
         s->allowed[i] = (uint32_t)l->v[i];
     }
     s->p.allowed = s->allowed;
-    s->p.n_allowed = l->n;
+    s->p.n_allowed = unique(s->allowed, l->n);
     return true;
 }
 

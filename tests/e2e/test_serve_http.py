@@ -170,6 +170,16 @@ def test_too_large_a_body(server):
         assert answer_status(read_all(s)) == 413
 
 
+def test_announced_bodies_hold_no_room(server):
+    """Twenty connections that announce as much as all bodies together may have, and send none of it, keep nobody out."""
+    idle = [server.socket() for _ in range(20)]
+    for s in idle:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n")
+    assert server.post("/v1/completions", {"prompt": "x" * 1000, "max_tokens": 1})[0] == 200
+    for s in idle:
+        s.close()
+
+
 def test_chunks_pipelines_and_continue(server):
     body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     with server.socket() as s:

@@ -1,6 +1,10 @@
 /* What is refused for its value: each limit of specs/http_api.md with its message, and what is inside the limit passes to the sampler. */
 #include "server/fake_core.h"
 
+#include <time.h>
+
+#include "server/errors.h"
+
 #define BAD(json, param, message)                                                                            \
     fake_expect(NB_ROUTE_COMPLETIONS, "{\"prompt\":\"p\"," json "}", 400,                                    \
                 "{\"error\":{\"message\":\"" message "\",\"type\":\"BadRequestError\",\"param\":" param      \
@@ -86,7 +90,7 @@ static void defaults_of_the_model(void **state)
     assert_true(s->temperature == 0.6F && s->top_p == 0.95F && s->top_k == 20 && s->min_p == 0.1F);
     assert_true(s->repetition_penalty == 1.1F);
     assert_int_equal(s->n_stop_ids, 3);
-    assert_true(fake.stop_ids[0] == 257 && fake.stop_ids[1] == 256 && fake.stop_ids[2] == 5);
+    assert_true(fake.stop_ids[0] == 5 && fake.stop_ids[1] == 256 && fake.stop_ids[2] == 257);
     TAKEN("\"stop_token_ids\":[5],\"ignore_eos\":true,\"temperature\":1,\"top_p\":1,\"top_k\":0,\"min_p\":0,"
           "\"repetition_penalty\":1");
     assert_true(s->temperature == 1 && s->top_p == 1 && s->top_k == 0 && s->min_p == 0);
@@ -112,6 +116,15 @@ static void token_lists(void **state)
         "allowed_token_ids contains out-of-vocab token id! (parameter=allowed_token_ids)");
     TAKEN("\"allowed_token_ids\":[1,2,3]");
     assert_int_equal(fake.spec.sampling.n_allowed, 3);
+    /* An id counts once, however often and however it is written: no list is longer than the vocabulary. */
+    TAKEN("\"allowed_token_ids\":[3,1,3,1,1],\"stop_token_ids\":[9,8,9,9,257],\"logit_bias\":{\"1\":1,\"01\":"
+          "2,\"+1\":3,"
+          "\"2\":4}");
+    assert_int_equal(fake.spec.sampling.n_allowed, 2);
+    assert_int_equal(fake.spec.sampling.n_stop_ids, 3);
+    assert_true(fake.stop_ids[0] == 8 && fake.stop_ids[1] == 9 && fake.stop_ids[2] == 257);
+    assert_int_equal(fake.spec.sampling.n_bias, 2);
+    assert_true(fake.bias_ids[0] == 1 && fake.bias[0] == 3 && fake.bias_ids[1] == 2 && fake.bias[1] == 4);
 }
 
 /* Bytes are the tokens: "ab" is a b; with a space before it three tokens, one more than without, which does not count. */
@@ -252,6 +265,114 @@ static void other_fields(void **state)
         "The model `see <path> at <path>, not and/or a/b/c` does not exist.");
 }
 
+/* "+/+/+/...": each slash could begin a path. Looked at again from each, these 320 kB took half a minute. */
+static void messages_are_looked_through_once(void **state)
+{
+    nb_api_error e = {.status = 400};
+    nb_buf out = {0};
+    for (int i = 0; i < 160000; i++) nb_buf_adds(&e.message, "+/");
+    nb_buf_adds(&e.message, " /a/b");
+    clock_t start = clock();
+    nb_api_error_body(&e, &out);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 5);
+    assert_int_equal(out.len > 320000, 1);
+    assert_non_null(strstr(nb_buf_str(&out), "+/+/ <path>\""));
+    nb_buf_free(&e.message);
+    nb_buf_free(&out);
+}
+
+/* What a client names comes back in part: 199 bytes and a character of two are cut before it. */
+static void names_are_cut(void **state)
+{
+    nb_buf body = {0}, got = {0}, want = {0};
+    nb_buf_adds(&body, "{\"prompt\":\"p\",\"model\":\"");
+    nb_buf_adds(&want, "The model `");
+    for (int i = 0; i < 199; i++) {
+        nb_buf_addc(&body, 'm');
+        nb_buf_addc(&want, 'm');
+    }
+    nb_buf_adds(&body, "\xC3\xA4xyz\"}");
+    nb_buf_adds(&want, "` does not exist.");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 404);
+    assert_non_null(strstr(nb_buf_str(&got), nb_buf_str(&want)));
+    nb_buf_free(&body);
+    nb_buf_free(&got);
+    nb_buf_free(&want);
+}
+
+static int status_of_id(const char *header, const char *body)
+{
+    nb_job_meta meta = {.request_id = header, .arrival = 1};
+    nb_job *j = NULL;
+    nb_api_error e = {0};
+    nb_buf out = {0};
+    if (!nb_job_new(fake_api, fake_work, NB_ROUTE_COMPLETIONS, &meta, body, strlen(body), &j, &e)) {
+        assert_string_equal(e.param, "request_id");
+        nb_buf_free(&e.message);
+        return e.status;
+    }
+    while (!nb_job_poll(j, &out)) {}
+    nb_buf_free(&out);
+    nb_job_free(j);
+    return 200;
+}
+
+static void request_ids_are_bounded(void **state)
+{
+    char id[258], body[320];
+    memset(id, 'i', 257);
+    id[257] = '\0';
+    assert_int_equal(status_of_id(id, "{\"prompt\":\"p\"}"), 400);
+    snprintf(body, sizeof body, "{\"prompt\":\"p\",\"request_id\":\"%s\"}", id);
+    assert_int_equal(status_of_id(NULL, body), 400);
+    id[256] = '\0';
+    assert_int_equal(status_of_id(id, "{\"prompt\":\"p\"}"), 200);
+    snprintf(body, sizeof body, "{\"prompt\":\"p\",\"request_id\":\"%s\"}", id);
+    assert_int_equal(status_of_id(NULL, body), 200);
+}
+
+/* Two unions of eight and of one error: the list that is full takes no more, and stays full. */
+static void field_errors_stay_bounded(void **state)
+{
+    nb_field_errors f = {0}, more = {0};
+    for (int i = 0; i < 7; i++) nb_field_error(&f, "a", "t", "m", NULL, NULL);
+    nb_field_error(&more, "b", "t", "m", NULL, NULL);
+    nb_field_error(&more, "b", "t", "m", NULL, NULL);
+    nb_field_errors_add(&f, &more);
+    assert_int_equal(f.count, 9); /* a union's branches are told whole */
+    size_t len = f.text.len;
+    nb_field_errors_add(&f, &more);
+    nb_field_error(&f, "c", "t", "m", NULL, NULL);
+    assert_int_equal(f.count, 9);
+    assert_int_equal(f.text.len, len);
+    nb_field_errors_free(&f);
+    nb_field_errors_free(&more);
+}
+
+/* 4000 choices of four frames each do not become one piece: a poll leaves the rest to the next. */
+static void a_poll_is_bounded(void **state)
+{
+    static const char body[] = "{\"prompt\":\"p\",\"n\":4000,\"stream\":true}";
+    nb_job_meta meta = {.arrival = 1};
+    nb_job *j = NULL;
+    nb_api_error e = {0};
+    nb_buf out = {0};
+    size_t polls = 0, frames = 0;
+    fake_reset("zzzz", NB_FINISH_LENGTH);
+    assert_true(nb_job_new(fake_api, fake_work, NB_ROUTE_COMPLETIONS, &meta, body, sizeof body - 1, &j, &e));
+    for (bool over = false; !over; polls++) {
+        nb_buf_clear(&out);
+        over = nb_job_poll(j, &out);
+        assert_true(out.len > 0 && out.len < NB_JOB_POLL_BYTES + 4096);
+        for (const char *p = nb_buf_str(&out); (p = strstr(p, "data: ")); p++) frames++;
+    }
+    assert_int_equal(frames, 4 * 4000 + 1);
+    assert_true(polls >= 8);
+    nb_job_free(j);
+    nb_buf_free(&out);
+    fake_reset("z", NB_FINISH_LENGTH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +385,11 @@ int main(void)
         cmocka_unit_test(lengths),
         cmocka_unit_test(many_prompts),
         cmocka_unit_test(other_fields),
+        cmocka_unit_test(messages_are_looked_through_once),
+        cmocka_unit_test(names_are_cut),
+        cmocka_unit_test(request_ids_are_bounded),
+        cmocka_unit_test(field_errors_stay_bounded),
+        cmocka_unit_test(a_poll_is_bounded),
     };
     nb_api_options opt = fake_options();
     fake_open(&opt, NULL);
