@@ -67,7 +67,7 @@ const nb_flag nb_serve_flags[] = {
     PART("Model"),
     STRING("model", model_flag, "DIR", "the same as DIR"),
     STRING("tokenizer", tokenizer, "DIR", "take the tokenizer from another folder"),
-    STRING("arith", arith, "A", "exact, bf16, w4a4, w4a4-dynamic or auto (default, bf16)"),
+    STRING("arith", arith, "A", "exact, bf16, int8, w4a4, w4a4-dynamic or auto (default, bf16)"),
     STRING("scales", scales, "S",
            "input scales of w4a4: checkpoint (default), warmup, dynamic, or a file of nibble calibrate"),
     {"dequant", NB_FLAG_MORE, AT(dequant), "load linears whose names match as BF16: '*attn*' (repeatable)",
