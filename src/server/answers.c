@@ -6,6 +6,8 @@
 
 #include "server/server_internal.h"
 
+#define MAX_QUEUED 1024 /* calls that wait for a worker or are with one, their clients there or not */
+
 extern const unsigned char nb_page_html[], nb_openapi_json[];
 extern const size_t nb_page_html_size, nb_openapi_json_size;
 
@@ -208,6 +210,10 @@ static void answer_through_worker(nb_call *c)
         unavailable(x, "The server is stopping", "5");
         return;
     }
+    if (s->queued >= MAX_QUEUED) {
+        unavailable(x, "too many requests wait for a worker: try again later", "1");
+        return;
+    }
     if (c->route->post && !nb_route_is_json(nb_http_field_of(r, "content-type"))) {
         nb_answer_error(x, 400, "Bad Request",
                         "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed");
@@ -219,8 +225,7 @@ static void answer_through_worker(nb_call *c)
         unavailable(x, "no memory for the request", "1");
         return;
     }
-    c->body = *nb_exchange_body(x);
-    *nb_exchange_body(x) = (nb_buf){0};
+    c->counted = nb_exchange_take_body(x, &c->body);
     nb_call_post(c);
 }
 

@@ -76,6 +76,7 @@ void nb_call_post(nb_call *c)
 {
     nb_server *s = c->s;
     c->working = true;
+    s->queued++;
     atomic_fetch_add(&s->calls, 1);
     if (c->route->kind >= NB_SERVE_COMPLETIONS) atomic_fetch_add(&s->load, 1);
     c->task.run = work;
@@ -195,6 +196,9 @@ void nb_calls_returned(nb_server *s)
         next = c->next;
         c->next = NULL;
         c->returned = true;
+        s->queued--;
+        nb_http_body_freed(s->http, c->counted);
+        c->counted = 0;
         if (!c->job) {
             if (c->x) send_whole(c, c->status);
             finish(c);

@@ -630,9 +630,18 @@ const nb_http_request *nb_exchange_request(const nb_exchange *x)
     return &x->request;
 }
 
-nb_buf *nb_exchange_body(nb_exchange *x)
+size_t nb_exchange_take_body(nb_exchange *x, nb_buf *to)
 {
-    return &x->body;
+    size_t counted = x->counted;
+    *to = x->body;
+    x->body = (nb_buf){0};
+    x->counted = 0;
+    return counted;
+}
+
+void nb_http_body_freed(nb_http *h, size_t counted)
+{
+    h->bodies -= counted;
 }
 
 const char *nb_exchange_peer(const nb_exchange *x)

@@ -56,8 +56,10 @@ size_t nb_http_busy(const nb_http *h);
 void nb_http_close_after_answers(nb_http *h);
 
 const nb_http_request *nb_exchange_request(const nb_exchange *x);
-/* The body; the handler may take its memory (leave it zero). */
-nb_buf *nb_exchange_body(nb_exchange *x);
+/* Gives the body to the handler, with its place among max_bodies: returns the bytes to tell nb_http_body_freed, whether or not
+ * the exchange is still there then. */
+size_t nb_exchange_take_body(nb_exchange *x, nb_buf *to);
+void nb_http_body_freed(nb_http *h, size_t counted);
 const char *nb_exchange_peer(const nb_exchange *x); /* "127.0.0.1:4711" */
 double nb_exchange_arrival(const nb_exchange *x);   /* CLOCK_MONOTONIC seconds when the request was whole */
 int nb_exchange_status(const nb_exchange *x);       /* of the answer, once it began */

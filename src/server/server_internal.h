@@ -23,6 +23,7 @@ typedef struct nb_call {
     char *arg, *request_id, *priority;
     double arrival;
     nb_buf body;
+    size_t counted;    /* of body, among the transport's bodies, until the worker has freed it */
     _Atomic bool gone; /* for the worker */
     bool working;      /* a worker or a job has it: it outlives its exchange */
     bool returned;     /* the worker is through with it */
@@ -54,6 +55,7 @@ struct nb_server {
     pthread_mutex_t done_lock; /* workers hand calls back */
     nb_call *done, **done_last;
     nb_call *running;     /* calls with a job */
+    size_t queued;        /* calls that wait for a worker or are with one */
     _Atomic size_t calls; /* with a worker or a job, their clients there or not */
     _Atomic size_t load;  /* requests for the engine under way */
     /* Of the throughput line. */
