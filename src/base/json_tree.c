@@ -5,6 +5,7 @@
  */
 #include "base/json_tree.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ typedef struct builder {
     const char *path;
     nb_error *err;
     nb_status status;
+    size_t left; /* values that may still come */
 } builder;
 
 static json_t *fail(builder *b, const char *why)
@@ -108,6 +110,8 @@ static json_t *string(builder *b)
 /* The value that starts with event e; NULL with b->status set. Its depth is the parser's, at most NB_JSON_MAX_DEPTH. */
 static json_t *value(builder *b, nb_json_event e)
 {
+    if (!b->left && e != NB_J_ERROR) return fail(b, "too many values");
+    b->left -= b->left > 0;
     switch (e) {
     case NB_J_OBJECT: return object(b);
     case NB_J_ARRAY: return array(b);
@@ -122,7 +126,13 @@ static json_t *value(builder *b, nb_json_event e)
 
 nb_status nb_json_tree(const char *path, const char *text, size_t n, json_t **out, nb_error *err)
 {
-    builder b = {.path = path, .err = err, .status = NB_OK};
+    return nb_json_tree_bounded(path, text, n, SIZE_MAX, out, err);
+}
+
+nb_status nb_json_tree_bounded(const char *path, const char *text, size_t n, size_t most, json_t **out,
+                               nb_error *err)
+{
+    builder b = {.path = path, .err = err, .status = NB_OK, .left = most};
     nb_json_init(&b.j, text, n);
     json_t *root = value(&b, nb_json_next(&b.j));
     nb_json_event e = root ? nb_json_next(&b.j) : NB_J_EOF;

@@ -10,5 +10,8 @@
  * may not. Of a key given twice the last counts, as in Python. An integer beyond 64 bits becomes a real. NB_ERR_FORMAT names
  * path (may be NULL) and byte, NB_ERR_NOMEM is certain to be told, unlike by json_loadb. json_decref *out. */
 nb_status nb_json_tree(const char *path, const char *text, size_t n, json_t **out, nb_error *err);
+/* The same of at most `most` values, for text that anybody may send: a tree takes many times the memory of its text. */
+nb_status nb_json_tree_bounded(const char *path, const char *text, size_t n, size_t most, json_t **out,
+                               nb_error *err);
 
 #endif

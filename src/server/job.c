@@ -174,7 +174,7 @@ static bool make_replies(nb_job *j, nb_api_error *e)
     }
     bool thinking = nb_reply_begins_thinking(reasoning, nb_buf_str(prompt), prompt->len);
     for (size_t i = 0; i < j->n_choices; i++)
-        if (nb_reply_new(reasoning, tools, thinking, j->p.tools, &j->choices[i].reply, &err))
+        if (nb_reply_new(reasoning, tools, thinking, j->tools, &j->choices[i].reply, &err))
             return nb_api_bad_status(e, &err);
     return true;
 }
@@ -311,7 +311,10 @@ bool nb_job_new(nb_api *a, nb_api_work *w, nb_route route, const nb_job_meta *me
         nb_api_nomem(e);
         goto fail;
     }
+    j->stop = json_incref((json_t *)j->p.stop);
+    if (nb_chat_calls_tools(a, &j->p)) j->tools = json_incref((json_t *)j->p.tools);
     if (!make_choices(j, e) || !submit_all(j, e)) goto fail;
+    nb_params_drop_body(&j->p); /* the tree is many times the body, and a long queue would hold them all */
     *out = j;
     return true;
 fail:
@@ -341,6 +344,8 @@ void nb_job_free(nb_job *j)
     free(j->role);
     nb_sampling_free(&j->sampling);
     nb_params_free(&j->p);
+    json_decref(j->stop);
+    json_decref(j->tools);
     nb_buf_free(&j->head);
     nb_buf_free(&j->error.message);
     free(j);

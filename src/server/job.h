@@ -41,7 +41,8 @@ typedef struct nb_choice {
 
 struct nb_job {
     nb_api *a;
-    nb_params p;
+    nb_params p;          /* its body is dropped once all is submitted */
+    json_t *stop, *tools; /* references of its own to what of the body the answer needs */
     bool chat, stream, include_usage, continuous_usage, echo_only, logprobs, tokens_as_ids, token_ids;
     bool prompt_events; /* prompt_logprobs are wanted, or echoed */
     size_t interval, n;

@@ -73,7 +73,7 @@ static const char *finish_name(const nb_choice *c)
 static void add_stop_reason(const nb_choice *c, nb_buf *out)
 {
     const nb_generation_config *g = c->job->a->generation;
-    const json_t *stop = c->job->p.stop;
+    const json_t *stop = c->job->stop;
     nb_buf_adds(out, ",\"stop_reason\":");
     if (c->finish == NB_FINISH_STOP && c->stop_string >= 0) {
         if (json_is_array(stop)) stop = json_array_get(stop, (size_t)c->stop_string);

@@ -11,6 +11,9 @@
 #include "server/api_json.h"
 #include "server/params_types.h"
 
+#define MAX_VALUES                                                                                           \
+    1000000 /* of a body: each is some fifty bytes and more of memory, for two that were sent */
+
 typedef enum kind {
     BOOL,    /* nb_opt_bool */
     INT,     /* nb_opt_int, within min and max */
@@ -261,7 +264,7 @@ bool nb_params_parse(nb_params *p, unsigned route, const char *body, size_t n, n
     reader r = {.p = p};
     nb_error err = {0};
     bool ok = false;
-    nb_status s = nb_json_tree(NULL, body, n, &p->body, &err);
+    nb_status s = nb_json_tree_bounded(NULL, body, n, MAX_VALUES, &p->body, &err);
     p->route = route;
     if (s == NB_ERR_NOMEM) return nb_api_nomem(e);
     if (s != NB_OK) {
@@ -287,11 +290,29 @@ out:
     return ok;
 }
 
-void nb_params_free(nb_params *p)
+static void drop_ids(nb_int_list *l)
+{
+    free(l->v);
+    l->v = NULL;
+    l->n = 0;
+}
+
+void nb_params_drop_body(nb_params *p)
 {
     json_decref(p->body);
-    free(p->stop_token_ids.v);
-    free(p->allowed_token_ids.v);
-    free(p->logprob_token_ids.v);
-    free(p->tokens.v);
+    p->body = NULL;
+    p->model = p->request_id = p->user = p->stop = p->logit_bias = p->bad_words = NULL;
+    p->truncation_side = p->cache_salt = p->stream_options = p->response_format = NULL;
+    p->structured_outputs = p->repetition_detection = p->prompt = p->prompt_embeds = p->suffix = NULL;
+    p->messages = p->tools = p->tool_choice = p->reasoning_effort = p->documents = NULL;
+    p->chat_template = p->template_kwargs = NULL;
+    drop_ids(&p->stop_token_ids);
+    drop_ids(&p->allowed_token_ids);
+    drop_ids(&p->logprob_token_ids);
+    drop_ids(&p->tokens);
+}
+
+void nb_params_free(nb_params *p)
+{
+    nb_params_drop_body(p);
 }

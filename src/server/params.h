@@ -71,6 +71,8 @@ typedef struct nb_params {
 /* Parses and checks types: validation steps 2 and 3. Zero-initialise p; nb_params_free in any case. */
 bool nb_params_parse(nb_params *p, unsigned route, const char *body, size_t n, nb_api_error *e);
 void nb_params_free(nb_params *p);
+/* Gives up what is in memory of the body's own size: JSON members become NULL, lists of ids empty. Numbers and switches stay. */
+void nb_params_drop_body(nb_params *p);
 /* The checks that vLLM makes on the raw object before types (params_check.c). */
 bool nb_params_check_body(const nb_params *p, nb_api_error *e);
 /* Step 5: what this server was not told to do, or nibble cannot. */

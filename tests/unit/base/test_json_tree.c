@@ -70,13 +70,28 @@ static void bad_text_names_the_byte(void **state)
     }
 }
 
+/* Five values: the object, 1, the list, and its two. Keys are none. */
+static void values_are_counted(void **state)
+{
+    static const char text[] = "{\"a\":1,\"b\":[2,3]}";
+    json_t *got = NULL;
+    nb_error e;
+    assert_int_equal(nb_json_tree_bounded(NULL, text, sizeof text - 1, 5, &got, &e), NB_OK);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(got, "b"), 1)), 3);
+    json_decref(got);
+    got = NULL;
+    assert_int_equal(nb_json_tree_bounded(NULL, text, sizeof text - 1, 4, &got, &e), NB_ERR_FORMAT);
+    assert_null(got);
+    assert_int_equal(e.offset, 14); /* of the 3 */
+    assert_string_equal(e.cause, "not JSON: too many values");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_tree_as_jansson),
-        cmocka_unit_test(a_large_integer_is_a_real),
-        cmocka_unit_test(a_string_may_hold_nul),
-        cmocka_unit_test(bad_text_names_the_byte),
+        cmocka_unit_test(same_tree_as_jansson),  cmocka_unit_test(a_large_integer_is_a_real),
+        cmocka_unit_test(a_string_may_hold_nul), cmocka_unit_test(bad_text_names_the_byte),
+        cmocka_unit_test(values_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 #include <time.h>
 
-#include "server/errors.h"
+#include "server/job.h"
 
 #define BAD(json, param, message)                                                                            \
     fake_expect(NB_ROUTE_COMPLETIONS, "{\"prompt\":\"p\"," json "}", 400,                                    \
@@ -373,6 +373,43 @@ static void a_poll_is_bounded(void **state)
     fake_reset("z", NB_FINISH_LENGTH);
 }
 
+static void bodies_of_a_million_values_are_refused(void **state)
+{
+    nb_buf body = {0}, got = {0};
+    nb_buf_adds(&body, "{\"prompt\":\"p\",\"x\":[0"); /* the object, the prompt, the list */
+    for (int i = 1; i < 1000000 - 3; i++) nb_buf_adds(&body, ",0");
+    size_t n = body.len;
+    nb_buf_adds(&body, "]}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 200);
+    body.len = n;
+    nb_buf_adds(&body, ",0]}");
+    nb_buf_clear(&got);
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 400);
+    assert_non_null(strstr(nb_buf_str(&got), "too many values"));
+    nb_buf_free(&body);
+    nb_buf_free(&got);
+}
+
+/* What waits for the engine holds no tree of its body; the stop string that is told at the end is kept. */
+static void a_job_drops_its_body(void **state)
+{
+    static const char body[] = "{\"prompt\":\"p\",\"stop\":[\"q\",\"y\"],\"stop_token_ids\":[1]}";
+    nb_job_meta meta = {.arrival = 1};
+    nb_job *j = NULL;
+    nb_api_error e = {0};
+    nb_buf out = {0};
+    fake_reset("z", NB_FINISH_STOP);
+    fake.stop_string = 1;
+    assert_true(nb_job_new(fake_api, fake_work, NB_ROUTE_COMPLETIONS, &meta, body, sizeof body - 1, &j, &e));
+    assert_null(j->p.body);
+    assert_null(j->p.stop_token_ids.v);
+    while (!nb_job_poll(j, &out)) {}
+    assert_non_null(strstr(nb_buf_str(&out), "\"stop_reason\":\"y\""));
+    nb_job_free(j);
+    nb_buf_free(&out);
+    fake_reset("z", NB_FINISH_LENGTH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +427,8 @@ int main(void)
         cmocka_unit_test(request_ids_are_bounded),
         cmocka_unit_test(field_errors_stay_bounded),
         cmocka_unit_test(a_poll_is_bounded),
+        cmocka_unit_test(bodies_of_a_million_values_are_refused),
+        cmocka_unit_test(a_job_drops_its_body),
     };
     nb_api_options opt = fake_options();
     fake_open(&opt, NULL);
