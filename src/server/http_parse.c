@@ -158,6 +158,7 @@ static bool framing(nb_http_request *r, nb_http_refusal *no)
             has_host = true;
         }
     }
+    if (r->minor == 1 && !has_host) return refuse(no, 400, "no Host header"); /* RFC 9112 3.2 */
     if (r->chunked && has_length) return refuse(no, 400, "both Content-Length and Transfer-Encoding");
     return true;
 }

@@ -128,19 +128,20 @@ def test_cors(server):
 MALFORMED = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),  # TLS to a plain port
     (b"GET\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
     (b"GET / HTTP/3.0\r\n\r\n", 505),
-    (b"GET /%zz HTTP/1.1\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nA: \x00\r\n\r\n", 400),
-    (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", 400),
-    (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
-    (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-    (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-    (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-    (b"POST / HTTP/1.1\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417),
-    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n", 414),
-    (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 300 + b"\r\n", 431),
-    (b"GET / HTTP/1.1\r\nA: " + b"b" * 70000 + b"\r\n\r\n", 431),
+    (b"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: x\r\nA: \x00\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: x\r\nnonsense\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417),
+    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+    (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 300 + b"\r\n", 431),
+    (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 70000 + b"\r\n\r\n", 431),
     (b"x" * 70000, 431),
 ]
 
@@ -158,14 +159,14 @@ def test_malformed_is_answered_and_closed(server, bytes_, status):
 def test_too_large_a_body(server):
     """Refused by its length, before it comes; the answer reaches a client that goes on sending."""
     with server.socket() as s:
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n")
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n")
         try:
             s.sendall(b"x" * 3000000)
         except ConnectionError:
             pass
         assert answer_status(read_all(s)) == 413
     with server.socket() as s:
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         s.sendall(b"200000\r\n" + b"x" * 0x200000)
         assert answer_status(read_all(s)) == 413
 
@@ -202,12 +203,12 @@ def test_bodies_of_who_has_gone_are_counted_until_they_are_freed(server):
 def test_chunks_pipelines_and_continue(server):
     body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     with server.socket() as s:
-        s.sendall(b"\r\nPOST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+        s.sendall(b"\r\nPOST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
                   b"Expect: 100-continue\r\n\r\n")
         assert s.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         for i in range(len(body)):  # a byte a chunk
             s.sendall(b"1\r\n" + body[i:i + 1] + b"\r\n")
-        s.sendall(b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\n\r\n" * 3 + b"GET /version HTTP/1.0\r\n\r\n")
+        s.sendall(b"0\r\n\r\n" + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /version HTTP/1.0\r\n\r\n")
         got = read_all(s)  # the last one closes
     assert got.count(b"HTTP/1.1 200 OK") == 5 and b"text_completion" in got and b'"version"' in got
 
@@ -240,7 +241,7 @@ def test_slow_headers_and_bodies_are_cut(server):
     """A byte now and then does not keep a connection: both are cut after the time there is."""
     head, body = server.socket(), server.socket()
     head.sendall(b"GET / HT")
-    body.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+    body.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
     start, open_ = time.monotonic(), {head: b"", body: b""}
     while open_ and time.monotonic() - start < 15 * PATIENCE:
         time.sleep(0.3)
@@ -270,7 +271,7 @@ def test_a_reader_that_does_not_read_is_cut(server):
         with pytest.raises(ConnectionError):
             while time.monotonic() - start < 30 * PATIENCE:
                 try:
-                    s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                    s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
                     sent += 1
                 except socket.timeout:
                     pass
@@ -282,7 +283,7 @@ def test_a_reader_that_does_not_read_is_cut(server):
 def test_half_closed_but_answered_at_once(server):
     """An answer that is made at once reaches a client that has already closed its half; nc does that."""
     with server.socket() as s:
-        s.sendall(b"GET /version HTTP/1.1\r\n\r\n")
+        s.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
         s.shutdown(socket.SHUT_WR)
         assert answer_status(read_all(s)) == 200
 

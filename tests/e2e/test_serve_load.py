@@ -137,7 +137,7 @@ def test_a_thousand_idle_connections(server):
             times.append(time.monotonic() - start)
         assert sorted(times)[25] < 0.05 * PATIENCE
         assert answered(server)
-        idle[500].sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        idle[500].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert idle[500].recv(100).startswith(b"HTTP/1.1 200")
     finally:
         for s in idle:

@@ -109,7 +109,7 @@ static void answering(void **state)
         {"GET /nowhere HTTP/1.0\r\n\r\n", 404},
         {"GET /v1/models HTTP/1.0\r\n\r\n", 401},
         {"POST /v1/completions HTTP/1.0\r\nAuthorization: Bearer k\r\nContent-Length: 2\r\n\r\n{}", 503},
-        {"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: "
+        {"POST /tokenize HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: "
          "close\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
          503},
         {"OPTIONS /v1/models HTTP/1.0\r\nOrigin: http://a\r\nAccess-Control-Request-Method: GET\r\n\r\n",
