@@ -244,6 +244,34 @@ static void no_template(void **state)
     fake_api = before;
 }
 
+/* What the client names is repeated in part, or refused: every frame of a continued message tells its role. */
+static void names_and_roles_are_bounded(void **state)
+{
+    nb_buf body = {0}, got = {0};
+    char name[301];
+    memset(name, 'r', 300);
+    name[300] = '\0';
+    nb_buf_addf(&body,
+                "{\"messages\":[{\"role\":\"%s\",\"content\":\"x\"}],\"add_generation_prompt\":false,"
+                "\"continue_final_message\":true}",
+                name);
+    assert_int_equal(fake_ask(NB_ROUTE_CHAT, nb_buf_str(&body), &got), 400);
+    assert_non_null(strstr(nb_buf_str(&got), "role of the last message must have at most 256 bytes"));
+    nb_buf_clear(&body);
+    nb_buf_clear(&got);
+    nb_buf_addf(
+        &body,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\","
+        "\"function\":{\"name\":\"%s\"}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+        "\"%s\"}}}",
+        name, name);
+    assert_int_equal(fake_ask(NB_ROUTE_CHAT, nb_buf_str(&body), &got), 400);
+    assert_non_null(strstr(nb_buf_str(&got), "requires --tool-call-parser"));
+    assert_null(strstr(nb_buf_str(&got), name));
+    nb_buf_free(&body);
+    nb_buf_free(&got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,7 +279,7 @@ int main(void)
         cmocka_unit_test(log_probabilities), cmocka_unit_test(what_templates_see),
         cmocka_unit_test(developers),        cmocka_unit_test(continuing),
         cmocka_unit_test(refusals),          cmocka_unit_test(lengths),
-        cmocka_unit_test(no_template),
+        cmocka_unit_test(no_template),       cmocka_unit_test(names_and_roles_are_bounded),
     };
     nb_api_options opt = fake_options();
     nb_chat_format *chat = NULL;
