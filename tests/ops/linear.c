@@ -287,7 +287,7 @@ static void check_quantise(problem *p, const nb_kernels *t, float *rows, const f
         /* The bytes of NaN scales may differ; all else may not. */
         for (size_t i = 0; i < used; i++) {
             float a = rows[r * k_pad + i], b = reference[r * k_pad + i];
-            same &= memcmp(&a, &b, 4) == 0 || (isnan(a) && isnan(b));
+            same &= nb_f32_bits(a) == nb_f32_bits(b) || (isnan(a) && isnan(b));
         }
     }
     ops_check(p->o, near, "%s: int8 values are off", what);
@@ -304,7 +304,8 @@ static void check_product(problem *p, const nb_kernels *t, const float *rows)
     size_t n = p->w.n, k = p->w.k, k_pad = p->w.k_pad;
     float *y = ops_alloc(p->rows * n * sizeof *y), *z = ops_alloc(p->rows * n * sizeof *z);
     double *x = ops_alloc(k_pad * sizeof *x);
-    double gamma = (double)(k_pad / 16 + 20) * ULP, multiplier = (double)p->w.multiplier;
+    size_t blocks = k_pad / 16;
+    double gamma = (double)(blocks + 20) * ULP, multiplier = (double)p->w.multiplier;
     bool ok = true, one = true, split = true;
     t->linear_i8(&p->w, rows, k_pad, p->rows, y, n, 0, p->w.panels);
     for (size_t r = 0; r < p->rows; r++) {

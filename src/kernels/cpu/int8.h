@@ -23,7 +23,7 @@ static inline float *nb_i8_scale(const float *row, size_t k_pad)
 }
 static inline int32_t *nb_i8_bias(const float *row, size_t k_pad)
 {
-    return (int32_t *)row + k_pad / 4 + k_pad / 16;
+    return (int32_t *)(void *)nb_i8_scale(row, k_pad) + k_pad / 16;
 }
 /* A block whose largest magnitude is below this counts as zero: 127 / amax would overflow. */
 #define NB_I8_TINY 0x1p-119f
