@@ -2,20 +2,13 @@
  * thread, for what requests ask for. Logits are normally distributed with a standard deviation of 3, the prompt has 1,000 tokens. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "engine/sampler.h"
 
 #define ROUNDS 200
 #define PROMPT 1000
 #define LOGPROBS 5
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + 1e-3 * (double)t.tv_nsec;
-}
 
 /* A sum of twelve uniform numbers less six is close to normal. */
 static void fill(float *v, size_t n, uint32_t state)
@@ -44,9 +37,9 @@ static double best_of(const nb_sample_params *p, const float *logits, size_t voc
     nb_status st = nb_sample_work_new(vocab, &w, NULL);
     if (st == NB_OK) st = nb_sampler_new(p, vocab, prompt, PROMPT, &s, NULL);
     for (int i = 0; i < ROUNDS && st == NB_OK; i++) {
-        double begin = now();
+        double begin = nb_now();
         st = nb_sampler_choose(s, w, logits, &out, top, LOGPROBS, &n_top, NULL);
-        double t = now() - begin;
+        double t = nb_now() - begin;
         if (st == NB_OK) nb_sampler_push(s, out.chosen.id);
         if (best < 0 || t < best) best = t;
     }

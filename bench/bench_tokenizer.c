@@ -4,20 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "text/tokenizer.h"
 
 #define PASSES 5
 #define RUN ((size_t)1 << 20)
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* MB/s of encoding, the best pass; 0 when it fails. *ids: the number of tokens. */
 static double encode_rate(const nb_tokenizer *t, const char *text, size_t n, size_t *ids)
@@ -26,9 +19,9 @@ static double encode_rate(const nb_tokenizer *t, const char *text, size_t n, siz
     for (int i = 0; i < PASSES; i++) {
         nb_ids out = {0};
         nb_tok_scratch *s = nb_tok_scratch_new(t);
-        double start = now();
+        double start = nb_now();
         nb_status status = s ? nb_tokenizer_encode(t, s, text, n, false, &out, NULL) : NB_ERR_NOMEM;
-        double rate = (double)n / 1e6 / (now() - start);
+        double rate = (double)n / 1e6 / (nb_now() - start);
         *ids = out.len;
         free(out.data);
         nb_tok_scratch_free(s);
@@ -45,9 +38,9 @@ static double decode_rate(const nb_tokenizer *t, const char *text, size_t n)
     double rate = 0;
     nb_tok_scratch *s = nb_tok_scratch_new(t);
     if (s && nb_tokenizer_encode(t, s, text, n, false, &ids, NULL) == NB_OK) {
-        double start = now();
+        double start = nb_now();
         if (nb_tokenizer_decode(t, ids.data, ids.len, false, &out, NULL) == NB_OK)
-            rate = (double)out.len / 1e6 / (now() - start);
+            rate = (double)out.len / 1e6 / (nb_now() - start);
     }
     free(ids.data);
     nb_buf_free(&out);
@@ -73,10 +66,10 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc && !failed; i++) {
         nb_tokenizer *t = NULL;
         size_t ids = 0, run_ids;
-        double start = now();
+        double start = nb_now();
         failed = nb_tokenizer_open(argv[i], &t, &err) != NB_OK;
         if (failed) break;
-        double load = now() - start, rate = encode_rate(t, text.data, text.len, &ids);
+        double load = nb_now() - start, rate = encode_rate(t, text.data, text.len, &ids);
         printf("%-32s %8.0f %10.1f %10.2f %10.0f %9.1f MB/s\n", argv[i], load * 1e3, rate,
                ids ? (double)text.len / (double)ids : 0, decode_rate(t, text.data, text.len),
                encode_rate(t, run, RUN, &run_ids));

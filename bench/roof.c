@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/mem.h"
 
@@ -17,13 +17,6 @@
 enum { ROUNDS = 6, LINE = 64 };
 #define DEFAULT_BYTES ((size_t)512 << 20)
 #define FMA_STEPS ((size_t)1 << 21)
-
-double nb_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* What a loop computed, one cache line per thread, so that no loop can be dropped as useless. */
 typedef struct result {
@@ -138,9 +131,9 @@ static double best_rate(nb_pool *pool, size_t items, size_t grain, nb_pool_fn fn
 {
     double best = 0;
     for (int i = 0; i < ROUNDS; i++) {
-        double t = nb_seconds();
+        double t = nb_now();
         nb_pool_run(pool, items, grain, fn, j);
-        double rate = units / (nb_seconds() - t);
+        double rate = units / (nb_now() - t);
         if (rate > best) best = rate;
     }
     return best;

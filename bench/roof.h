@@ -20,7 +20,4 @@ typedef struct nb_roof {
  * about a second. Takes and frees that memory. */
 nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *err);
 
-/* Seconds on the monotonic clock, for whoever compares with a roof. */
-double nb_seconds(void);
-
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "bench/roof.h"
 #include "cli/cli.h"
@@ -76,24 +77,24 @@ static nb_status once(nb_engine *e, const plan *w, double *prefill, double *deco
     nb_step_out out = {.logits = ignore};
     size_t open = 0;
     nb_status s = NB_OK;
-    double t0 = nb_seconds(), t1 = t0;
+    double t0 = nb_now(), t1 = t0;
     for (; open < w->streams && s == NB_OK; open++) {
         nb_step_part *p = &w->parts[open];
         *p = (nb_step_part){.tokens = w->ids, .n = w->n};
         if ((s = nb_seq_open(e, &p->seq, err))) break;
         s = nb_engine_step(e, p, 1, &out, err);
         if (s == NB_OK) nb_seq_commit(e, p->seq, w->n);
-        if (!open) t1 = nb_seconds();
+        if (!open) t1 = nb_now();
     }
     *prefill = t1 - t0;
-    t1 = nb_seconds();
+    t1 = nb_now();
     for (size_t i = 0; s == NB_OK && i < w->k; i++) {
         for (size_t q = 0; q < w->streams; q++)
             w->parts[q] = (nb_step_part){.seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1};
         s = nb_engine_step(e, w->parts, w->streams, &out, err);
         for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
     }
-    *decode = nb_seconds() - t1;
+    *decode = nb_now() - t1;
     for (size_t q = 0; q < open; q++) nb_seq_close(e, w->parts[q].seq);
     return s;
 }

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/json_tree.h"
 #include "cli/serve_load.h"
 
@@ -29,13 +30,6 @@ typedef struct stopper {
     double shutdown_seconds;
     const nb_serve_log *log;
 } stopper;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void pause_ms(long ms)
 {
@@ -117,9 +111,9 @@ static void *wait_for_signals(void *arg)
                       0);
     if (atomic_load(&s->loading)) _exit(0); /* nothing is under way, and loading cannot be interrupted */
     sem_post(&s->asked);
-    double until = now() + s->shutdown_seconds + GRACE_SECONDS;
+    double until = nb_now() + s->shutdown_seconds + GRACE_SECONDS;
     for (;;) {
-        double left = until - now();
+        double left = until - nb_now();
         if (left <= 0) break;
         struct timespec t = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
         sig = sigtimedwait(&s->signals, NULL, &t);
@@ -254,9 +248,9 @@ static void tell_address(const nb_serve_log *log, const nb_serve_options *o, con
 /* Until nothing is under way, or the time is over. */
 static bool wait_idle(const nb_server *server, double seconds)
 {
-    double until = now() + seconds;
+    double until = nb_now() + seconds;
     while (!nb_server_idle(server)) {
-        if (now() >= until) return false;
+        if (nb_now() >= until) return false;
         pause_ms(5);
     }
     return true;

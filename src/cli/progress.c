@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/cli.h"
 
 /* The program has one sink; its state is the program's, not the library's. */
@@ -12,13 +12,6 @@ static struct {
     bool quiet, tty, drawn;
     double start, last;
 } state;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void wipe(void)
 {
@@ -45,7 +38,7 @@ static int columns(void)
 
 static void progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
-    double t = now();
+    double t = nb_now();
     if (state.start == 0) state.start = state.last = t;
     bool end = done >= total;
     if (state.quiet || (!end && t - state.last < (state.tty ? 0.1 : 10))) {

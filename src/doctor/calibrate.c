@@ -3,21 +3,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "checkpoint/safetensors.h"
 #include "doctor/texts.h"
 #include "engine/measure.h"
 #include "numerics/nvfp4.h"
 
 static const char filled_rule[] = "largest amax of the layer's other experts";
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static nb_status take(nb_measure *m, nb_calibration *out, nb_error *err)
 {
@@ -74,7 +67,7 @@ nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const n
     nb_st_writer *w = NULL;
     const nb_engine_options eo = {
         .threads = opt->threads, .kernels = opt->kernels, .arith = opt->arith, .act_bf16 = opt->act_bf16};
-    double start = now();
+    double start = nb_now();
     *out = (nb_calibration){0};
     if (opt->arith != NB_ARITH_EXACT && opt->arith != NB_ARITH_BF16)
         return nb_fail(err, NB_ERR_ARGUMENT, "calibrate measures in exact or bf16, not in %s",
@@ -93,7 +86,7 @@ nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const n
     }
     out->texts = texts.n;
     out->tokens = texts.tokens;
-    out->seconds = now() - start;
+    out->seconds = nb_now() - start;
     nb_st_writer_abort(w);
     nb_measure_free(m);
     nb_engine_free(e);

@@ -10,17 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "engine/core_internal.h"
 
 /* vLLM's buckets of vllm:iteration_tokens_total (vllm/v1/metrics/loggers.py). */
 static const double iteration_bounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-
-double nb_core_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void nb_core_ring_bell(nb_core *c)
 {
@@ -82,7 +76,7 @@ static void *engine_main(void *arg)
         unsigned heard = atomic_load(&c->bell);
         take_new(c);
         look_around(c);
-        size_t n = c->live ? nb_sched_plan(c->sched, nb_core_now(), c->plan) : 0;
+        size_t n = c->live ? nb_sched_plan(c->sched, nb_now(), c->plan) : 0;
         if (n) nb_core_step(c, n);
         if (c->told && c->opt.wake) c->opt.wake(c->opt.wake_ctx);
         c->told = false;
@@ -90,7 +84,7 @@ static void *engine_main(void *arg)
         atomic_store_explicit(&c->count.blocks_used, nb_pages_used(nb_engine_pages(c->e)),
                               memory_order_relaxed);
         atomic_store_explicit(&c->count.preemptions, nb_sched_preemptions(c->sched), memory_order_relaxed);
-        atomic_store_explicit(&c->count.last_step, nb_core_now(), memory_order_relaxed);
+        atomic_store_explicit(&c->count.last_step, nb_now(), memory_order_relaxed);
         if (!n) sleep_on_bell(c, heard);
     }
     return NULL;
@@ -168,7 +162,7 @@ nb_status nb_core_new(nb_engine *e, const nb_tokenizer *t, const nb_core_options
         if (nb_tokenizer_bytes(t, id, &n) && n > c->token_bytes) c->token_bytes = n;
     }
     nb_hist_init(&c->iteration, iteration_bounds, sizeof iteration_bounds / sizeof *iteration_bounds);
-    atomic_store(&c->count.last_step, nb_core_now());
+    atomic_store(&c->count.last_step, nb_now());
     if ((s = take_memory(c, err)) ||
         (s = nb_generation_open(nb_ckpt_dir(m->ckpt), &m->cfg, t, &c->generation, err)) ||
         (s = nb_guard_new(e, &c->opt.sink, &c->guard, err)) ||

@@ -89,7 +89,6 @@ struct nb_core {
     bool told;                /* events were put since the last wake */
 };
 
-double nb_core_now(void);
 /* Lets the thread look again. Any thread. */
 void nb_core_ring_bell(nb_core *c);
 

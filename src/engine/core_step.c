@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "engine/core_internal.h"
 
 #define MOST_FAILURES 3 /* requests in a row whose steps failed until the engine counts as broken */
@@ -71,7 +72,7 @@ static bool deliver(nb_core *c, nb_request *r)
     r->tokens[r->seq.n_tokens++] = id;
     nb_sampler_push(r->sampler, id);
     size_t output = r->seq.n_tokens - r->seq.n_prompt;
-    r->times.last_token = nb_core_now();
+    r->times.last_token = nb_now();
     if (output == 1) {
         r->times.first_token = r->times.last_token;
         atomic_fetch_add(&c->count.prompt_tokens, r->seq.n_prompt);
@@ -305,7 +306,7 @@ static bool begin(nb_core *c, nb_core_part *p, const nb_sched_part *plan)
         }
         unqueue(c, r);
         if (!r->times.scheduled) {
-            r->times.scheduled = nb_core_now();
+            r->times.scheduled = nb_now();
             if (!r->seq.no_cache_read) atomic_fetch_add(&c->count.prefix_queries, r->seq.n_prompt);
             atomic_fetch_add(&c->count.prefix_hits, r->seq.cached);
         }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/json_tree.h"
 #include "engine/generation.h"
 #include "engine/policy.h"
@@ -134,13 +135,6 @@ nb_status nb_llm_tokenize(nb_llm *m, const char *text, size_t n, bool add_specia
     return NB_OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void keep_logits(void *ctx, size_t part, size_t row, const float *logits)
 {
     nb_llm *m = ctx;
@@ -230,9 +224,9 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     }
     nb_detok_init(&detok, m->tok, true, true);
 
-    double t0 = now();
+    double t0 = nb_now();
     s = advance(m, seq, ids, n, err);
-    double t1 = now();
+    double t1 = nb_now();
     result->prefill_seconds = t1 - t0;
     while (s == NB_OK) {
         if ((s = nb_sampler_choose(sampler, m->work, m->logits, &next, NULL, 0, &n_top, err))) break;
@@ -249,7 +243,7 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         if (s != NB_OK || result->output_tokens == max_tokens || nb_seq_length(m->engine, seq) == room) break;
         s = advance(m, seq, &next.chosen.id, 1, err);
     }
-    result->decode_seconds = now() - t1;
+    result->decode_seconds = nb_now() - t1;
     nb_detok_flush(&detok, &piece);
     if (s == NB_OK && !nb_buf_ok(&piece)) s = nb_fail_nomem(err, "text", piece.len);
     if (s == NB_OK && piece.len && !text(ctx, piece.data, piece.len))

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/map.h"
 #include "engine/measure.h"
 #include "numerics/nvfp4.h"
@@ -213,13 +213,6 @@ nb_status nb_policy_loaded(const nb_policy *p, const nb_sink *sink, nb_error *er
     return NB_OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Measures the built-in prompts in bf16, which reads no input scale, and gives every NVFP4 linear its own scale. */
 static nb_status warm_up(nb_engine *e, const nb_sink *sink, nb_error *err)
 {
@@ -228,7 +221,7 @@ static nb_status warm_up(nb_engine *e, const nb_sink *sink, nb_error *err)
     nb_chat_format *chat = NULL;
     nb_measure *m = NULL;
     nb_prompts prompts = {0};
-    double start = now();
+    double start = nb_now();
     size_t n = 0;
     nb_status s = nb_tokenizer_open(nb_ckpt_dir(model->ckpt), &t, err);
     if (s == NB_OK) s = nb_prompts_format(model->ckpt, &model->cfg, &chat, err);
@@ -253,7 +246,7 @@ static nb_status warm_up(nb_engine *e, const nb_sink *sink, nb_error *err)
     if (s == NB_OK)
         nb_log(sink, NB_LOG_INFO,
                "--scales warmup: input scales of %zu linears from %zu prompts of %zu tokens, %.2f s", n,
-               prompts.n, prompts.tokens, now() - start);
+               prompts.n, prompts.tokens, nb_now() - start);
     nb_measure_free(m);
     nb_prompts_free(&prompts);
     nb_chat_format_free(chat);

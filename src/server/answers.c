@@ -4,6 +4,7 @@
 #include <strings.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "server/server_internal.h"
 
 #define MAX_QUEUED 1024 /* calls that wait for a worker or are with one, their clients there or not */
@@ -130,7 +131,7 @@ static void answer_health(const nb_server *s, nb_exchange *x)
         if (st.failed) {
             status = "failed";
             message = "The engine has failed";
-        } else if (st.running + st.waiting && nb_serve_now() - st.last_step > s->opt.health_seconds) {
+        } else if (st.running + st.waiting && nb_now() - st.last_step > s->opt.health_seconds) {
             status = "stalled";
             message = "The engine has work but has not finished a step for too long";
         }

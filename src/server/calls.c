@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "server/server_internal.h"
 
@@ -119,7 +120,7 @@ static void send_stream(nb_call *c, const char *bytes, size_t n)
 {
     if (!c->begun) begin_stream(c);
     nb_exchange_write(c->x, bytes, n);
-    c->last_sent = nb_serve_now();
+    c->last_sent = nb_now();
 }
 
 /* What the job has made so far, to a client that is there. */
@@ -146,7 +147,7 @@ static void deliver(nb_call *c, bool over)
 /* A stream that has had nothing to say for a while gets a comment, so that nobody between here and the client cuts it. */
 static void ping(nb_call *c)
 {
-    if (nb_serve_now() - c->last_sent < c->s->opt.ping_seconds || !nb_job_streams(c->job)) return;
+    if (nb_now() - c->last_sent < c->s->opt.ping_seconds || !nb_job_streams(c->job)) return;
     send_stream(c, ": keep-alive\n\n", 14);
 }
 
@@ -204,7 +205,7 @@ void nb_calls_returned(nb_server *s)
             finish(c);
             continue;
         }
-        c->last_sent = nb_serve_now();
+        c->last_sent = nb_now();
         c->next = s->running;
         if (s->running) s->running->prev = c;
         s->running = c;

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "server/http_listen.h"
 
 #define SWEEP_MS 250
@@ -69,13 +70,6 @@ struct nb_http {
     char *path; /* of the Unix socket */
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void advance(nb_exchange *x);
 
 /* ---- Connections ---- */
@@ -90,7 +84,7 @@ static void enter(nb_exchange *x, state s)
     if (is_busy(s) && !is_busy(x->state)) atomic_fetch_add(&x->h->busy, 1);
     if (!is_busy(s) && is_busy(x->state)) atomic_fetch_sub(&x->h->busy, 1);
     x->state = s;
-    x->since = now();
+    x->since = nb_now();
     x->drained = x->since;
 }
 
@@ -317,7 +311,7 @@ static bool read_head(nb_exchange *x)
         while (evbuffer_copyout(in, two, 2) == 2 && two[0] == '\r' && two[1] == '\n') evbuffer_drain(in, 2);
     }
     size_t n = evbuffer_get_length(in);
-    if (n && !x->scanned) x->since = now();
+    if (n && !x->scanned) x->since = nb_now();
     struct evbuffer_ptr from, end;
     evbuffer_ptr_set(in, &from, x->scanned > 3 ? x->scanned - 3 : 0, EVBUFFER_PTR_SET);
     end = n ? evbuffer_search(in, "\r\n\r\n", 4, &from) : (struct evbuffer_ptr){.pos = -1};
@@ -448,7 +442,7 @@ static void on_event(struct bufferevent *bev, short what, void *ctx)
 static void on_drain(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *ctx)
 {
     nb_exchange *x = ctx;
-    if (info->n_deleted) x->drained = now();
+    if (info->n_deleted) x->drained = nb_now();
 }
 
 /* ---- Accepting ---- */
@@ -482,7 +476,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     }
     x->h = h;
     x->bev = bev;
-    x->since = now();
+    x->since = nb_now();
     nb_http_peer_name(address, n, x->peer, sizeof x->peer);
     x->prev = h->last;
     if (h->last)
@@ -504,7 +498,7 @@ static void on_accept_error(struct evconnlistener *listener, void *ctx)
     nb_http *h = ctx;
     make_room(h);
     evconnlistener_disable(listener);
-    h->accept_again = now() + 0.5;
+    h->accept_again = nb_now() + 0.5;
 }
 
 static void check_time(nb_exchange *x, double t)
@@ -535,7 +529,7 @@ static void check_time(nb_exchange *x, double t)
 static void on_sweep(evutil_socket_t fd, short what, void *ctx)
 {
     nb_http *h = ctx;
-    double t = now();
+    double t = nb_now();
     if (h->accept_again > 0 && t > h->accept_again) {
         h->accept_again = 0;
         evconnlistener_enable(h->listener);

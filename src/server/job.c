@@ -6,18 +6,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "server/api_json.h"
 
 #define MAX_ID 256 /* bytes of a client's request id, which every frame repeats; of a role likewise */
 #define MAX_SEQUENCES 16384 /* of one request: VLLM_MAX_N_SEQUENCES, over all its prompts */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- Making ---- */
 
@@ -387,7 +381,7 @@ static void record(nb_choice *c, const nb_event *ev)
                            .n = j->n,
                            .finish = ev->finish,
                            .times = ev->times,
-                           .finished = now()};
+                           .finished = nb_now()};
     if (j->a->metrics) nb_metrics_request(j->a->metrics, &r);
 }
 

@@ -6,20 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "server/server_internal.h"
 
 #define TICK_MS 100
 #define TELL_SECONDS 10.0
-
-double nb_serve_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- What the transport reports ---- */
 
@@ -33,7 +26,7 @@ static void tell_access(const nb_server *s, const nb_call *c, const char *outcom
 {
     if (!s->opt.access_log || (c->route && c->route->quiet)) return;
     const nb_http_request *r = nb_exchange_request(c->x);
-    double seconds = nb_serve_now() - c->arrival;
+    double seconds = nb_now() - c->arrival;
     nb_log_field f[] = {{"client", nb_exchange_peer(c->x), 0},
                         {"method", r->method, 0},
                         {"path", r->path, 0},
@@ -48,7 +41,7 @@ static void count(const nb_server *s, const nb_call *c)
 {
     if (c->route && c->route->quiet) return;
     nb_metrics_http(s->opt.metrics, c->route ? c->route->path : "none", c->method, nb_exchange_status(c->x),
-                    nb_serve_now() - c->arrival);
+                    nb_now() - c->arrival);
 }
 
 static void on_gone(void *ctx, nb_exchange *x)
@@ -117,7 +110,7 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
 {
     nb_server *s = ctx;
     nb_calls_poll(s, true);
-    tell_throughput(s, nb_serve_now());
+    tell_throughput(s, nb_now());
 }
 
 static void *run_loop(void *ctx)
@@ -195,7 +188,7 @@ nb_status nb_server_new(const nb_server_options *opt, nb_server **out, nb_error 
     s->opt = *opt;
     s->wake_fd = -1;
     s->done_last = &s->done;
-    s->told = nb_serve_now();
+    s->told = nb_now();
     pthread_mutex_init(&s->done_lock, NULL);
     if (s->opt.workers > NB_MAX_WORKERS) s->opt.workers = NB_MAX_WORKERS;
     if ((st = copy_options(s, err))) goto out;

@@ -63,8 +63,6 @@ struct nb_server {
     uint64_t told_prompt, told_generated, told_queries, told_hits;
 };
 
-double nb_serve_now(void);
-
 /* calls.c: requests that need a worker. Post it; calls come back through nb_calls_returned; nb_calls_poll on each wake and tick. */
 void nb_call_post(nb_call *c);
 void nb_calls_returned(nb_server *s);

@@ -2,6 +2,7 @@
  * Speed as a share of the roof that this machine showed a moment before. Weights are rotated over more memory than any cache
  * holds, as a model's layers are. Tables take turns, so that a busy neighbour slows all of them alike; each shows its best round.
  */
+#include "base/clock.h"
 #include "ops.h"
 
 #include "base/mem.h"
@@ -75,12 +76,12 @@ static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, row_for
         for (size_t t = 0; t < o->n_tables; t++) {
             if (seconds[t] < 1e9 && seconds[t] > 0.2) continue;
             size_t calls = 0;
-            double start = nb_seconds(), spent;
+            double start = nb_now(), spent;
             do {
                 job j = {o->tables[t], &w[next++ % count], q, y, rows, form};
                 nb_pool_run(o->pool, w->panels, 1, panels, &j);
                 calls++;
-                spent = nb_seconds() - start;
+                spent = nb_now() - start;
             } while (spent < 0.05);
             if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
         }
@@ -145,7 +146,7 @@ static void bench_rows(ops *o)
                 const nb_kernels *k = o->tables[t];
                 nb_attend_args a = {x, kv_rows, kv_rows, HEADS, CONTEXT, D, D, 0.09f, NULL, scores, y};
                 size_t calls = 0;
-                double start = nb_seconds(), spent;
+                double start = nb_now(), spent;
                 do {
                     switch (op) {
                     case 0: k->rmsnorm(x, u, 1e-6f, N, y); break;
@@ -160,7 +161,7 @@ static void bench_rows(ops *o)
                     default: k->attend(&a); break;
                     }
                     calls++;
-                    spent = nb_seconds() - start;
+                    spent = nb_now() - start;
                 } while (spent < 0.01);
                 if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
             }
