@@ -13,9 +13,7 @@
 #include <string.h>
 
 #include "kernels/cpu/amx/amx.h"
-#include "numerics/formats.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/avx512/decode.h"
 
 enum {
     BLOCK = 16,
@@ -64,31 +62,15 @@ static void copy_rows(const float *x, size_t ldx, size_t rows, size_t k0, size_t
     }
 }
 
-/* The 16 scales of block b. */
-INLINE __m512 scale_of(const nb_packed *w, const uint8_t *s, size_t b)
-{
-    if (w->format == NB_FMT_MXFP4) {
-        __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(s + b / 2 * NB_PANEL)));
-        __mmask16 nan = _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
-        /* 2^-127 is subnormal, and tiles would flush it: the plain shift makes it zero already */
-        wide = _mm512_slli_epi32(wide, 23);
-        return _mm512_castsi512_ps(_mm512_mask_or_epi32(wide, nan, wide, _mm512_set1_epi32(0x00400000)));
-    }
-    __m128i bytes = _mm_loadu_si128((const __m128i *)(s + b * NB_PANEL));
-    if (w->odd_scales) return _mm512_i32gather_ps(_mm512_cvtepu8_epi32(bytes), nb_e4m3_table, 4);
-    /* moved to where F16 has exponent and mantissa the bits stand for value * 2^-8 */
-    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7)),
-                         _mm512_set1_ps(256.0f));
-}
-
 /* Piece number `piece` of panel p as a weight tile: [16 pairs of k][16 rows][2]. */
 INLINE void open_piece(const nb_packed *w, size_t p, size_t piece, uint16_t *out)
 {
     const __m512 value =
         _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
     const uint8_t *codes = w->codes + p * w->code_bytes + piece * 256, *s = w->scales + p * w->scale_bytes;
+    nb_scales kind = w->format == NB_FMT_MXFP4 ? E8M0 : w->odd_scales ? ANY_E4M3 : PLAIN_E4M3;
     for (size_t b = 0; b < 2; b++) {
-        __m512 scale = scale_of(w, s, piece * 2 + b);
+        __m512 scale = nb_scale16(kind, s, piece * 2 + b);
         for (size_t i = 0; i < 2; i++, codes += 64) {
             _mm_prefetch((const char *)codes + 1024, _MM_HINT_T0);
             __m512i word = _mm512_loadu_si512(codes);
