@@ -121,7 +121,8 @@ static void stopping(void **unused)
         static answer a[N];
         nb_request *r[N], *more = NULL;
         nb_error err;
-        nb_request_spec q = serve_spec(prompt, 10, 30);
+        /* long ones to abort: none is over before it is said, since who is not read is parked */
+        nb_request_spec q = serve_spec(prompt, 10, abort ? 380 : 30);
         serve_start(&s, MODEL, NB_ARITH_BF16, 16);
         memset(a, 0, sizeof a);
         for (size_t i = 0; i < N; i++) r[i] = serve_submit(&s, &q);
