@@ -24,11 +24,19 @@ static void *get(builder *b, size_t count, size_t size)
     return p;
 }
 
-static page_class *class_of(nb_pages *p, size_t tokens_per_row, size_t window)
+static size_t rows_a_page(const nb_stream_decl *d)
 {
-    for (size_t i = 0; i < p->n_classes; i++)
-        if (p->classes[i].tokens_per_row == tokens_per_row && p->classes[i].window == window)
-            return &p->classes[i];
+    return d->page_rows ? d->page_rows : NB_PAGE_ROWS;
+}
+
+static page_class *class_of(nb_pages *p, const nb_stream_decl *d)
+{
+    for (size_t i = 0; i < p->n_classes; i++) {
+        page_class *c = &p->classes[i];
+        if (c->tokens_per_row == d->tokens_per_row && c->window == d->window &&
+            c->page_rows == rows_a_page(d))
+            return c;
+    }
     return NULL;
 }
 
@@ -37,12 +45,18 @@ static page_class *class_of(nb_pages *p, size_t tokens_per_row, size_t window)
  *
  * No window: a sequence's last page is begun, and where two part inside a page both have their own: one more each, the second
  * only with sharing. A window: the rows behind a sequence's end, which begin and end inside pages, and the rows of one step,
- * which all sequences share. The cache's marks have room of their own, so that it never starves the sequences.
+ * which all sequences share. With a row a page nothing is begun: from the first row that the token NB_BLOCK - 1 before the one at
+ * length sees (nb_pages_trim keeps it for the cache) to the last that n more complete are at most
+ * window - 1 + ceil((NB_BLOCK + n) / tokens_per_row). The cache's marks have room of their own, so that it never starves the
+ * sequences.
  */
 static size_t count_pages(nb_pages *p, page_class *c, size_t max_rows)
 {
-    size_t page_tokens = c->tokens_per_row * NB_PAGE_ROWS, most = p->max_seqs * c->table_len, n;
-    if (c->window) {
+    size_t page_tokens = c->tokens_per_row * c->page_rows, most = p->max_seqs * c->table_len, n;
+    if (c->window && c->page_rows == 1) {
+        n = p->max_seqs * c->window + (max_rows + p->max_seqs * (NB_BLOCK - 1)) / c->tokens_per_row;
+        c->mark_pages = c->window - 1;
+    } else if (c->window) {
         bool ragged = c->tokens_per_row > 1; /* boundaries of blocks lie inside pages */
         n = p->max_seqs * (nb_ceil_div(c->window, NB_PAGE_ROWS) + (ragged ? 3 : 2)) +
             nb_ceil_div(max_rows, page_tokens);
@@ -60,7 +74,7 @@ static size_t count_pages(nb_pages *p, page_class *c, size_t max_rows)
 
 static bool build_class(nb_pages *p, page_class *c, size_t max_rows, builder *b)
 {
-    c->table_len = nb_ceil_div(nb_ceil_div(p->max_context, c->tokens_per_row), NB_PAGE_ROWS);
+    c->table_len = nb_ceil_div(nb_ceil_div(p->max_context, c->tokens_per_row), c->page_rows);
     c->n_pages = 1 + count_pages(p, c, max_rows);
     if (c->n_pages > UINT32_MAX) b->bytes = SIZE_MAX;
     c->fresh = 1;
@@ -78,12 +92,13 @@ static bool build_class(nb_pages *p, page_class *c, size_t max_rows, builder *b)
 /* The declared streams' classes, class 0 first. False: more than MAX_CLASSES. */
 static bool find_classes(nb_pages *p, const nb_stream_decl *decl, size_t n)
 {
-    p->classes[p->n_classes++] = (page_class){.tokens_per_row = 1};
+    p->classes[p->n_classes++] = (page_class){.tokens_per_row = 1, .page_rows = NB_PAGE_ROWS};
     for (size_t i = 0; i < n; i++) {
-        if (class_of(p, decl[i].tokens_per_row, decl[i].window)) continue;
+        if (class_of(p, &decl[i])) continue;
         if (p->n_classes == MAX_CLASSES) return false;
-        p->classes[p->n_classes++] =
-            (page_class){.tokens_per_row = decl[i].tokens_per_row, .window = decl[i].window};
+        p->classes[p->n_classes++] = (page_class){.tokens_per_row = decl[i].tokens_per_row,
+                                                  .window = decl[i].window,
+                                                  .page_rows = rows_a_page(&decl[i])};
     }
     return true;
 }
@@ -124,9 +139,9 @@ static void build(nb_pages *p, const nb_stream_decl *decl, size_t n, const nb_pa
     p->streams = get(b, n, sizeof *p->streams);
     p->class_of = get(b, n, sizeof *p->class_of);
     for (size_t i = 0; i < n; i++) {
-        page_class *c = class_of(p, decl[i].tokens_per_row, decl[i].window);
+        page_class *c = class_of(p, &decl[i]);
         size_t row;
-        if (!nb_mul(decl[i].cols, NB_PAGE_ROWS * sizeof(float), &row)) row = SIZE_MAX;
+        if (!nb_mul(decl[i].cols, c->page_rows * sizeof(float), &row)) row = SIZE_MAX;
         float *base = get(b, c->n_pages, row);
         if (!base) continue;
         p->streams[i] = (nb_kv_stream){decl[i], base, c->tables};
@@ -232,8 +247,8 @@ uint32_t nb_page_take(nb_pages *p, page_class *c)
 {
     if (!c->n_free) return (uint32_t)c->fresh++;
     uint32_t page = c->free[--c->n_free];
-    for (size_t i = 0; i < p->view.n_streams; i++) {
-        size_t floats = NB_PAGE_ROWS * p->streams[i].decl.cols;
+    for (size_t i = 0; c->page_rows > 1 && i < p->view.n_streams; i++) {
+        size_t floats = c->page_rows * p->streams[i].decl.cols;
         if (p->class_of[i] == c) memset(p->streams[i].base + page * floats, 0, floats * sizeof(float));
     }
     return page;
@@ -265,10 +280,11 @@ void nb_page_forget(page_class *c, uint32_t page)
     put_back(c, page);
 }
 
-/* First and last page of tokens [from, to), to > from. */
-static size_t page_at(const page_class *c, size_t token)
+/* Pages [*first, *end) of the rows that tokens [from, to) complete. */
+static void pages_of_tokens(const page_class *c, size_t from, size_t to, size_t *first, size_t *end)
 {
-    return token / c->tokens_per_row / NB_PAGE_ROWS;
+    *first = from / c->tokens_per_row / c->page_rows;
+    *end = nb_ceil_div(to / c->tokens_per_row, c->page_rows);
 }
 
 bool nb_pages_grow(nb_pages *p, uint32_t seq, size_t from, size_t to)
@@ -277,14 +293,16 @@ bool nb_pages_grow(nb_pages *p, uint32_t seq, size_t from, size_t to)
     if (to > p->max_context) return false;
     for (size_t i = 0; i < p->n_classes; i++) {
         page_class *c = &p->classes[i];
-        size_t need = 0, last = page_at(c, to - 1);
-        for (size_t page = page_at(c, from); page <= last; page++) need += !c->tables[seq][page];
+        size_t need = 0, first, end;
+        pages_of_tokens(c, from, to, &first, &end);
+        for (size_t page = first; page < end; page++) need += !c->tables[seq][page];
         if (!nb_share_make_room(p, c, need)) return false;
     }
     for (size_t i = 0; i < p->n_classes; i++) {
         page_class *c = &p->classes[i];
-        size_t last = page_at(c, to - 1);
-        for (size_t page = page_at(c, from); page <= last; page++) {
+        size_t first, end;
+        pages_of_tokens(c, from, to, &first, &end);
+        for (size_t page = first; page < end; page++) {
             uint32_t *entry = &c->tables[seq][page];
             if (*entry) continue;
             *entry = nb_page_take(p, c);
@@ -308,10 +326,10 @@ void nb_pages_trim(nb_pages *p, uint32_t seq, size_t length)
     for (size_t i = 0; i < p->n_classes; i++) {
         page_class *c = &p->classes[i];
         uint32_t *table = c->tables[seq];
-        /* row of token length is the next to be written; a compressed row may already be begun by earlier tokens */
-        size_t rows = nb_ceil_div(length, c->tokens_per_row), used = nb_ceil_div(rows, NB_PAGE_ROWS);
+        size_t first, used;
+        pages_of_tokens(c, 0, length, &first, &used);
         for (size_t page = used; page < c->table_len && table[page]; page++) drop(c, &table[page]);
-        size_t behind = class_first_row(c, seen_from) / NB_PAGE_ROWS;
+        size_t behind = class_first_row(c, seen_from) / c->page_rows;
         for (size_t page = behind; page-- > 0 && table[page];) drop(c, &table[page]);
     }
     if (length < p->seqs[seq].grown) p->seqs[seq].grown = length;
@@ -323,8 +341,9 @@ void nb_pages_clear(nb_pages *p, uint32_t seq)
     nb_share_leave(p, seq);
     for (size_t i = 0; s->grown && i < p->n_classes; i++) {
         page_class *c = &p->classes[i];
-        size_t end = page_at(c, s->grown - 1) + 1;
-        for (size_t page = 0; page < end; page++) drop(c, &c->tables[seq][page]);
+        size_t first, end;
+        pages_of_tokens(c, 0, s->grown, &first, &end);
+        for (size_t page = first; page < end; page++) drop(c, &c->tables[seq][page]);
     }
     *s = (page_seq){0};
 }

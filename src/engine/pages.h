@@ -1,7 +1,8 @@
 /*
- * KV pages. Streams with the same tokens_per_row and window form a class; a
- * page of a class holds NB_PAGE_ROWS rows of each of its streams. Each sequence
- * has one page table per class. Page 0 is never handed out.
+ * KV pages. Streams with the same tokens_per_row, window and page_rows form a
+ * class; a page of a class holds page_rows rows (NB_PAGE_ROWS if it says 0) of
+ * each of its streams. Each sequence has one page table per class. Page 0 is
+ * never handed out.
  *
  * Sequences and the prefix cache share pages by counting references. The unit
  * of accounting is the block of NB_BLOCK tokens: a pool of B blocks has, in
@@ -51,9 +52,10 @@ size_t nb_pages_held(const nb_pages *p, uint32_t seq); /* by this sequence, shar
 /* How many blocks nobody would hold any more if these n sequences were cleared. */
 size_t nb_pages_freed_by(const nb_pages *p, const uint32_t *seqs, size_t n);
 
-/* Pages for tokens [from, to) of a sequence. False: there are not enough, and
- * nothing has changed. Rows of a fresh page read as zeros: a stale NaN times a
- * masked 0 would be NaN. */
+/* Pages for the rows that tokens [from, to) of a sequence complete. False:
+ * there are not enough, and nothing has changed. Rows of a fresh page read as
+ * zeros (a stale NaN times a masked 0 would be NaN), except where a page is one
+ * row, which nobody reads before it is written whole. */
 bool nb_pages_grow(nb_pages *p, uint32_t seq, size_t from, size_t to);
 /* Gives back pages that no token at or beyond length will read, and those that
  * hold only rows of tokens at or beyond length (which is not below what was

@@ -7,10 +7,10 @@
 
 #define MAX_CLASSES 16
 
-/* Streams of one tokens_per_row and window. Class 0 is one row a token without a window, whether or not a stream has it: its
+/* Streams of one tokens_per_row, window and page_rows. Class 0 is one row a token without a window, whether or not a stream has it: its
  * pages are the blocks. A page is free when neither a table nor the cache names it. */
 typedef struct page_class {
-    size_t tokens_per_row, window;
+    size_t tokens_per_row, window, page_rows;
     size_t table_len;           /* entries of one sequence's table */
     size_t n_pages;             /* page 0 included */
     uint32_t **tables;          /* [max_seqs] */

@@ -22,8 +22,8 @@ static uint32_t *pages_of_mark(const nb_pages *p, uint32_t mark, const page_clas
 static void marked_pages(const page_class *c, size_t length, size_t *first, size_t *end)
 {
     size_t rows = length / c->tokens_per_row;
-    *end = nb_ceil_div(rows, NB_PAGE_ROWS);
-    *first = c->window ? class_first_row(c, length) / NB_PAGE_ROWS : rows / NB_PAGE_ROWS;
+    *end = nb_ceil_div(rows, c->page_rows);
+    *first = c->window ? class_first_row(c, length) / c->page_rows : rows / c->page_rows;
 }
 
 static void mark_list_add(nb_pages *p, uint32_t m)
@@ -116,7 +116,7 @@ static void adopt_class(nb_pages *p, page_class *c, uint32_t seq, size_t length,
     uint32_t *table = c->tables[seq];
     const uint32_t *blocks = p->classes[0].tables[seq];
     size_t rows = length / c->tokens_per_row, first, end;
-    for (size_t i = 0; !c->window && i < rows / NB_PAGE_ROWS; i++) {
+    for (size_t i = 0; !c->window && i < rows / c->page_rows; i++) {
         uint32_t node = blocks[(i + 1) * c->tokens_per_row - 1];
         table[i] = p->coarse[node * p->n_classes + (size_t)(c - p->classes)];
         nb_page_hold(c, table[i]);
@@ -138,16 +138,16 @@ static void exchange(page_class *c, uint32_t *entry, uint32_t page)
 /* A begun page, which others write on, becomes one of the sequence's own with the rows before `length`. */
 static bool copy_begun(nb_pages *p, page_class *c, uint32_t seq, size_t length)
 {
-    size_t rows = length / c->tokens_per_row, begun = rows % NB_PAGE_ROWS;
+    size_t rows = length / c->tokens_per_row, begun = rows % c->page_rows;
     if (!begun) return true;
     if (!nb_share_make_room(p, c, 1)) return false;
-    uint32_t *entry = &c->tables[seq][rows / NB_PAGE_ROWS], page = nb_page_take(p, c);
+    uint32_t *entry = &c->tables[seq][rows / c->page_rows], page = nb_page_take(p, c);
     for (size_t i = 0; i < p->view.n_streams; i++) {
         const nb_kv_stream *s = &p->streams[i];
         size_t cols = s->decl.cols;
         if (p->class_of[i] == c)
-            memcpy(s->base + (size_t)page * NB_PAGE_ROWS * cols,
-                   s->base + (size_t)*entry * NB_PAGE_ROWS * cols, begun * cols * sizeof(float));
+            memcpy(s->base + (size_t)page * c->page_rows * cols,
+                   s->base + (size_t)*entry * c->page_rows * cols, begun * cols * sizeof(float));
     }
     exchange(c, entry, page);
     return true;

@@ -1,8 +1,8 @@
 /*
  * Where a sequence's cached rows are. A model declares streams; the engine owns pages and page tables; back ends only look rows
- * up through this view. A stream holds one row per `tokens_per_row` tokens, row w at absolute index w whatever the chunking, in
- * pages of NB_PAGE_ROWS rows. Streams of one class (same tokens_per_row and window) share page tables. Page 0 is never written:
- * it stands for rows that left a window.
+ * up through this view. A stream holds one row per `tokens_per_row` tokens, row w at absolute index w whatever the chunking,
+ * written when the last of its tokens is computed. Streams of one class (same tokens_per_row, window and page_rows) share page
+ * tables. Page 0 is never written: it stands for rows that left a window.
  */
 #ifndef NB_KERNELS_KV_H
 #define NB_KERNELS_KV_H
@@ -15,13 +15,17 @@
 typedef struct nb_stream_decl {
     size_t cols;           /* F32 values a row */
     size_t tokens_per_row; /* >= 1 */
-    size_t window;         /* rows behind the newest that may still be read (itself included); 0: all */
+    /* Rows that a token may read: its own (not there yet where tokens_per_row > 1) and those before it; 0: all before it. */
+    size_t window;
+    /* Rows a page: 0 is NB_PAGE_ROWS. 1, which needs a window, is for rows of megabytes; those pages are not cleared, so that
+     * each row must be written whole before it is read. */
+    size_t page_rows;
 } nb_stream_decl;
 
 typedef struct nb_kv_stream {
     nb_stream_decl decl;
-    float *base;             /* [pages][NB_PAGE_ROWS][cols] */
-    uint32_t *const *tables; /* [sequence slot] -> page of rows 16 i .. 16 i + 15 */
+    float *base;             /* [pages][rows a page][cols] */
+    uint32_t *const *tables; /* [sequence slot] -> pages in the order of their rows */
 } nb_kv_stream;
 
 typedef struct nb_kv {
@@ -32,6 +36,7 @@ typedef struct nb_kv {
 /* Row `row` of sequence slot `seq`. The engine made its page before the step began. */
 static inline float *nb_kv_row(const nb_kv_stream *s, uint32_t seq, size_t row)
 {
+    if (s->decl.page_rows == 1) return s->base + s->tables[seq][row] * s->decl.cols;
     size_t page = s->tables[seq][row / NB_PAGE_ROWS];
     return s->base + (page * NB_PAGE_ROWS + row % NB_PAGE_ROWS) * s->decl.cols;
 }

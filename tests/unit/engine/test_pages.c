@@ -12,7 +12,8 @@
 
 enum { SEQS = 3, CONTEXT = 400, ROWS = 40 };
 
-static const nb_stream_decl decl[] = {{2, 1, 0}, {2, 1, 24}, {1, 4, 0}, {3, 1, 24}, {1, 128, 0}};
+static const nb_stream_decl decl[] = {{2, 1, 0},  {2, 1, 24},  {1, 4, 0},
+                                      {3, 1, 24}, {1, 128, 0}, {2, 8, 2, 1}};
 #define STREAMS (sizeof decl / sizeof *decl)
 
 static uint32_t state = 12345;
@@ -22,7 +23,7 @@ static uint32_t draw(uint32_t n)
     return (state >> 8) % n;
 }
 
-/* The value that row w of a stream must hold for sequence s: written when the row's last token so far was written. */
+/* The value that row w of a stream must hold for sequence s: written with the row's last token. */
 static float mark(size_t stream, uint32_t s, size_t w, unsigned generation)
 {
     return (float)(stream * 1000003 + s * 100003 + w * 7 + generation);
@@ -49,16 +50,16 @@ static void test_random_operations(void **unused)
         if (length[s] + n > CONTEXT) continue;
         assert_true(nb_pages_grow(p, s, length[s], length[s] + n));
         for (size_t i = 0; i < STREAMS; i++)
-            for (size_t t = length[s]; t < length[s] + n; t++)
-                *nb_kv_row(&kv->streams[i], s, t / decl[i].tokens_per_row) =
-                    mark(i, s, t / decl[i].tokens_per_row, generation[s]);
+            for (size_t w = length[s] / decl[i].tokens_per_row; w < (length[s] + n) / decl[i].tokens_per_row;
+                 w++)
+                *nb_kv_row(&kv->streams[i], s, w) = mark(i, s, w, generation[s]);
         length[s] += draw(n + 1); /* commit some, discard the rest */
         nb_pages_trim(p, s, length[s]);
         /* what the next token may read must still be there, for every sequence */
         for (uint32_t q = 0; q < SEQS; q++) {
             for (size_t i = 0; i < STREAMS; i++) {
-                size_t r = decl[i].tokens_per_row, first = 0;
-                if (decl[i].window && length[q] + 1 > decl[i].window) first = length[q] + 1 - decl[i].window;
+                size_t r = decl[i].tokens_per_row, next = length[q] / r + 1, first = 0;
+                if (decl[i].window && next > decl[i].window) first = next - decl[i].window;
                 for (size_t w = first; w < length[q] / r; w++)
                     assert_true(*nb_kv_row(&kv->streams[i], q, w) == mark(i, q, w, generation[q]));
             }
@@ -87,6 +88,27 @@ static void test_window_gives_pages_back(void **unused)
     nb_pages_free(p);
 }
 
+/* A row a page, a window of two: the state that the next token starts from, and while the cache may want it the one before. */
+static void test_states_are_few(void **unused)
+{
+    nb_pages *p = NULL;
+    nb_error err;
+    size_t used, total;
+    const nb_stream_decl states = {4, 64, 2, 1};
+    assert_int_equal(nb_pages_new(&states, 1, &(nb_pages_options){1, 4096, 16, 0, true}, &p, &err), NB_OK);
+    nb_pages_count(p, &used, &total);
+    assert_int_equal(total, 2 + 10); /* ten marks of one page */
+    for (size_t t = 0; t < 4096; t += 16) {
+        assert_true(nb_pages_grow(p, 0, t, t + 16));
+        nb_pages_trim(p, 0, t); /* a step that is given up */
+        nb_pages_count(p, &used, &total);
+        assert_int_equal(used, t < 64 ? 0 : t % 64 || t == 64 ? 1 : 2);
+        assert_true(nb_pages_grow(p, 0, t, t + 16));
+        nb_pages_trim(p, 0, t + 16);
+    }
+    nb_pages_free(p);
+}
+
 static size_t marks_in_use(const nb_pages *p)
 {
     size_t n = 0;
@@ -99,14 +121,17 @@ static size_t marks_in_use(const nb_pages *p)
 static void test_classes_last_as_long_as_blocks(void **unused)
 {
     for (int round = 0; round < 300; round++) {
-        const nb_stream_decl some[] = {
-            {1, 1, 1 + draw(40)}, {1, 2 + draw(3), 1 + draw(20)}, {1, 4, 0}, {1, 1, 0}};
+        const nb_stream_decl some[] = {{1, 1, 1 + draw(40)},
+                                       {1, 2 + draw(3), 1 + draw(20)},
+                                       {1, 1 + draw(64), 2 + draw(2), 1},
+                                       {1, 4, 0},
+                                       {1, 1, 0}};
         const nb_pages_options o = {SEQS, CONTEXT, ROWS, round % 2 ? 20 + draw(60) : 2000, true};
         nb_pages *p = NULL;
         nb_error err;
         static uint32_t ids[SEQS][CONTEXT];
         size_t length[SEQS] = {0};
-        assert_int_equal(nb_pages_new(some, 3 + draw(2), &o, &p, &err), NB_OK);
+        assert_int_equal(nb_pages_new(some, 4 + draw(2), &o, &p, &err), NB_OK);
         for (int step = 0; step < 60; step++) {
             size_t n[SEQS] = {0}, left = ROWS, blocks = 0, marks;
             for (uint32_t s = 0; s < SEQS; s++) {
@@ -177,9 +202,8 @@ static void test_windows_at_their_worst(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations),
-        cmocka_unit_test(test_window_gives_pages_back),
-        cmocka_unit_test(test_classes_last_as_long_as_blocks),
+        cmocka_unit_test(test_random_operations),      cmocka_unit_test(test_window_gives_pages_back),
+        cmocka_unit_test(test_states_are_few),         cmocka_unit_test(test_classes_last_as_long_as_blocks),
         cmocka_unit_test(test_windows_at_their_worst),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -243,6 +243,36 @@ static void test_begun_pages_are_copied(void **unused)
     finish(p);
 }
 
+/* A recurrence between chunks of 64: who adopts in the middle of one gets the state before it and the tokens since, not more. */
+static void test_states_are_shared_inside_a_chunk(void **unused)
+{
+    const nb_stream_decl recurrent[] = {{1, 1, 64}, {2, 64, 2, 1}};
+    uint32_t ids[400];
+    nb_pages *p = make(recurrent, 2, 64);
+    const nb_kv *kv = nb_pages_view(p);
+    count_up(ids, 400, 0);
+    assert_true(nb_pages_grow(p, 0, 0, 250));
+    for (size_t t = 0; t < 250; t++) *nb_kv_row(&kv->streams[0], 0, t) = (float)t;
+    for (size_t w = 0; w < 3; w++) *nb_kv_row(&kv->streams[1], 0, w) = 1000 + (float)w;
+    nb_pages_trim(p, 0, 250);
+    nb_pages_publish(p, 0, ids, 250, "", true);
+    assert_true(nb_pages_grow(p, 0, 250, 256));
+    *nb_kv_row(&kv->streams[1], 0, 3) = NAN; /* the first goes on, and fails */
+    nb_pages_trim(p, 0, 250);
+    assert_int_equal(nb_pages_adopt(p, 1, ids, 400, ""), 240);
+    for (size_t t = 192; t < 240; t++) assert_true(*nb_kv_row(&kv->streams[0], 1, t) == (float)t);
+    assert_true(*nb_kv_row(&kv->streams[1], 1, 2) == 1002);
+    assert_int_equal(p->classes[2].tables[1][1], 0);
+    assert_int_equal(p->classes[2].tables[1][3], 0);
+    assert_int_equal(p->classes[2].tables[0][2], p->classes[2].tables[1][2]);
+    assert_true(nb_pages_grow(p, 1, 240, 256));
+    *nb_kv_row(&kv->streams[1], 1, 3) = 7;
+    assert_true(nb_pages_grow(p, 0, 250, 256));
+    *nb_kv_row(&kv->streams[1], 0, 3) = 8;
+    assert_true(*nb_kv_row(&kv->streams[1], 1, 3) == 7);
+    finish(p);
+}
+
 static void test_without_a_cache(void **unused)
 {
     uint32_t ids[64];
@@ -269,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_windows_hit_at_kept_boundaries),
         cmocka_unit_test(test_pages_used_again_are_zero),
         cmocka_unit_test(test_begun_pages_are_copied),
+        cmocka_unit_test(test_states_are_shared_inside_a_chunk),
         cmocka_unit_test(test_without_a_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

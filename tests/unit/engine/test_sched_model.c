@@ -1,6 +1,6 @@
 /*
  * The scheduler and the pages together, through a million random operations: submit, cancel, stop, fail, heal, park, preempt,
- * adopt, commit, discard; both ways of reserving; the streams of llama and of DeepSeek-V4. After every step conservation is
+ * adopt, commit, discard; both ways of reserving; the streams of llama, of DeepSeek-V4 and of recurrent models. After every step conservation is
  * checked, and what a plan must keep to. Rows hold a function of all tokens up to their last one, so a page that was shared,
  * copied, given back or overwritten wrongly is seen by whoever may read it next.
  */
@@ -27,12 +27,15 @@ typedef struct shape {
 } shape;
 
 /* Llama: keys and values of all tokens. DeepSeek-V4: a window, what compressors pool (8 of 4, 128 of 128), entries of 4 and of
- * 128 tokens, the indexer's; no class that has one row for each token. Mixed: rows of 2 tokens in a window besides. */
+ * 128 tokens, the indexer's; no class that has one row for each token. Mixed: rows of 2 tokens in a window besides. Recurrent:
+ * keys, a convolution's tail, the tokens of a chunk of 24, and the states between chunks, of which a page holds one. */
 static const shape shapes[] = {
     {"llama", {{1, 1, 0}, {2, 1, 0}}, 2},
     {"deepseek_v4", {{1, 1, 24}, {1, 1, 8}, {2, 4, 0}, {1, 128, 0}, {1, 1, 128}}, 5},
     {"mixed", {{1, 1, 0}, {1, 4, 0}, {1, 1, 20}, {1, 2, 12}}, 4},
+    {"recurrent", {{1, 1, 0}, {1, 1, 4}, {2, 1, 24}, {3, 24, 2, 1}}, 4},
 };
+#define SHAPES (sizeof shapes / sizeof *shapes)
 
 typedef struct request {
     nb_sched_seq q;
@@ -271,11 +274,11 @@ static void test_a_million_operations(void **unused)
     world *w = malloc(sizeof *w);
     assert_non_null(w);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    for (size_t s = 0; s < 3; s++)
+    for (size_t s = 0; s < SHAPES; s++)
         for (int reserve = 0; reserve < 2; reserve++)
             for (size_t blocks = 24; blocks <= 48; blocks += 24) {
                 live_through(&shapes[s], blocks, (nb_reserve)reserve, true, s == 2, blocks == 48,
-                             OPERATIONS / 12, w);
+                             OPERATIONS / 16, w);
                 assert_true(w->hits > 100 && w->failures > 100 && w->verified > 1000);
                 operations += w->operations;
                 hits += w->hits;
@@ -295,7 +298,7 @@ static void test_without_a_cache(void **unused)
 {
     world *w = malloc(sizeof *w);
     assert_non_null(w);
-    for (size_t s = 0; s < 3; s++) {
+    for (size_t s = 0; s < SHAPES; s++) {
         live_through(&shapes[s], 30, NB_RESERVE_PROMPT, false, false, false, 20000, w);
         assert_int_equal(w->hits, 0);
     }
