@@ -312,7 +312,7 @@ static bool begin(nb_core *c, nb_core_part *p, const nb_sched_part *plan)
         }
     }
     p->r = r;
-    p->n = rows_with_room(c, r, plan->n);
+    p->n = nb_heal_span(&r->heal, plan->from, rows_with_room(c, r, plan->n));
     aim(p, p->n);
     return true;
 }

@@ -56,9 +56,22 @@ void nb_guard_free(nb_guard *g)
 void nb_heal_free(nb_heal *h)
 {
     free(h->list);
-    free(h->rung);
-    free(h->layer);
+    free(h->step);
     *h = (nb_heal){0};
+}
+
+/* How many entries hold for a token. */
+static size_t in_force(const nb_heal *h, size_t token)
+{
+    size_t n = h->n;
+    while (n > 0 && h->step[n - 1].from > token) n--;
+    return n;
+}
+
+size_t nb_heal_span(const nb_heal *h, size_t from, size_t n)
+{
+    size_t next = in_force(h, from);
+    return next < h->n && h->step[next].from - from < n ? h->step[next].from - from : n;
 }
 
 nb_status nb_guard_step(nb_guard *g, const nb_heal *h, const nb_step_part *part, const nb_step_out *out,
@@ -66,7 +79,7 @@ nb_status nb_guard_step(nb_guard *g, const nb_heal *h, const nb_step_part *part,
 {
     nb_exec *x = nb_engine_model(g->e)->x;
     x->overrides = h->list;
-    x->n_overrides = h->n;
+    x->n_overrides = in_force(h, nb_seq_length(g->e, part->seq));
     nb_status s = nb_engine_step(g->e, part, 1, out, err);
     x->overrides = NULL;
     x->n_overrides = 0;
@@ -198,26 +211,32 @@ static nb_status take_rung(nb_guard *g, nb_patient *p, nb_rung r, nb_linear *as,
     return s;
 }
 
-/* The sequence's entry for the culprit, made when it is new. */
-static nb_status entry_of(nb_heal *h, const nb_culprit *c, size_t *out, nb_error *err)
+/* The sequence's entry for the culprit from token `from` on, which begins as what held before. */
+static nb_status entry_of(nb_heal *h, const nb_culprit *c, size_t from, size_t *out, nb_error *err)
 {
-    for (*out = 0; *out < h->n; (*out)++)
-        if (h->list[*out].of == c->linear) return NB_OK;
+    size_t last = h->n;
+    while (last > 0 && h->list[last - 1].of != c->linear) last--;
+    *out = last - 1;
+    if (last && h->step[last - 1].from == from) return NB_OK;
     if (h->n == h->cap) {
         size_t cap = h->cap ? 2 * h->cap : 8;
         nb_override *list = realloc(h->list, cap * sizeof *list);
         if (list) h->list = list;
-        nb_rung *rung = realloc(h->rung, cap * sizeof *rung);
-        if (rung) h->rung = rung;
-        int *layer = realloc(h->layer, cap * sizeof *layer);
-        if (layer) h->layer = layer;
-        if (!list || !rung || !layer) return nb_fail_nomem(err, "a sequence's overrides", cap * sizeof *list);
+        nb_heal_step *step = realloc(h->step, cap * sizeof *step);
+        if (step) h->step = step;
+        if (!list || !step) return nb_fail_nomem(err, "a sequence's overrides", cap * sizeof *list);
         h->cap = cap;
     }
-    h->list[h->n] = (nb_override){c->linear, *c->linear};
-    h->list[h->n].as.w = NULL;
-    h->rung[h->n] = NB_RUNG_NONE;
-    h->layer[h->n++] = c->layer;
+    *out = h->n++;
+    if (last) {
+        h->list[*out] = h->list[last - 1];
+        h->step[*out] = h->step[last - 1];
+    } else {
+        h->list[*out] = (nb_override){c->linear, *c->linear};
+        h->list[*out].as.w = NULL;
+        h->step[*out] = (nb_heal_step){NB_RUNG_NONE, c->layer, 0};
+    }
+    h->step[*out].from = from;
     return NB_OK;
 }
 
@@ -273,28 +292,24 @@ static nb_status give_up(nb_guard *g, const nb_culprit *c, const nb_patient *p, 
     return NB_ERR_FORMAT;
 }
 
-/* The row is finite: each linear that took a rung since `before` counts with the one it came to. */
-static void tell_healed(nb_guard *g, const nb_heal *h, const nb_rung *before, size_t n_before)
+/* The row is finite: each linear that took a rung for it counts with the one it came to. */
+static void tell_healed(nb_guard *g, const nb_heal *h, size_t n_before)
 {
     char line[512];
-    for (size_t i = 0; i < h->n; i++) {
-        if (i < n_before && before[i] == h->rung[i]) continue;
+    for (size_t i = n_before; i < h->n; i++) {
         const char *module = h->list[i].of->module;
         snprintf(line, sizeof line,
                  "guard: %s gave values that are not finite; healed for the request concerned by rung %s; "
                  "`nibble check` says what is wrong with it",
-                 module, rung_names[h->rung[i]]);
-        count(g, h->layer[i], "linear", module, h->rung[i], line);
+                 module, rung_names[h->step[i].rung]);
+        count(g, h->step[i].layer, "linear", module, h->step[i].rung, line);
     }
 }
 
 nb_status nb_guard_heal(nb_guard *g, const nb_step_part *part, nb_heal *h, nb_error *err)
 {
     const nb_model *m = nb_engine_model(g->e);
-    size_t n_before = h->n;
-    nb_rung *before = malloc((n_before + 1) * sizeof *before);
-    if (!before) return nb_fail_nomem(err, "the finite guard", n_before * sizeof *before);
-    if (n_before) memcpy(before, h->rung, n_before * sizeof *before);
+    const size_t from = nb_seq_length(g->e, part->seq), n_before = h->n;
     nb_status s;
     for (;;) { /* every round takes some linear a rung down, and there are four */
         nb_culprit c = {0};
@@ -303,23 +318,22 @@ nb_status nb_guard_heal(nb_guard *g, const nb_step_part *part, nb_heal *h, nb_er
         size_t i;
         if ((s = diagnose(g, part, h, &c, &finite, err))) break;
         if (finite) {
-            tell_healed(g, h, before, n_before);
+            tell_healed(g, h, n_before);
             break;
         }
         if (!c.linear) {
             s = give_up(g, &c, NULL, NB_RUNG_NONE, err);
             break;
         }
-        if ((s = patient_of(g, &c, &p, err)) || (s = entry_of(h, &c, &i, err))) break;
-        int r = (int)h->rung[i] + 1;
+        if ((s = patient_of(g, &c, &p, err)) || (s = entry_of(h, &c, from, &i, err))) break;
+        int r = (int)h->step[i].rung + 1;
         while (r <= NB_RUNG_BF16 && !can_change(m, p, (nb_rung)r)) r++;
         if (r > NB_RUNG_BF16) {
-            s = give_up(g, &c, p, h->rung[i], err);
+            s = give_up(g, &c, p, h->step[i].rung, err);
             break;
         }
         if ((s = take_rung(g, p, (nb_rung)r, &h->list[i].as, err))) break;
-        h->rung[i] = (nb_rung)r;
+        h->step[i].rung = (nb_rung)r;
     }
-    free(before);
     return s;
 }

@@ -25,26 +25,35 @@ typedef struct nb_guard_count {
 
 typedef enum nb_rung { NB_RUNG_NONE, NB_RUNG_CLEAN, NB_RUNG_DYNAMIC, NB_RUNG_EXACT, NB_RUNG_BF16 } nb_rung;
 
-/* What one sequence computes otherwise. Zero-initialise; free with nb_heal_free. */
+/* One step down the ladder. */
+typedef struct nb_heal_step {
+    nb_rung rung;
+    int layer;
+    size_t from; /* token of the sequence; those before it are computed without */
+} nb_heal_step;
+
+/* What one sequence computes otherwise, and since when: a preempted one computes all its tokens again, and each must get what it
+ * got before. Zero-initialise; free with nb_heal_free. */
 typedef struct nb_heal {
-    nb_override *list; /* [n] */
-    nb_rung *rung;     /* [n] where each is on the ladder */
-    int *layer;        /* [n] */
+    nb_override *list;  /* [n] oldest first; of two for one linear the later holds */
+    nb_heal_step *step; /* [n] `from` does not fall */
     size_t n, cap;
 } nb_heal;
 void nb_heal_free(nb_heal *h);
+/* How many of the n tokens from token `from` on are computed under the same overrides as the first. */
+size_t nb_heal_span(const nb_heal *h, size_t from, size_t n);
 
 typedef struct nb_guard nb_guard;
 /* e is borrowed; so is sink (may be NULL), which gets one line for each culprit and rung, the first time. */
 nb_status nb_guard_new(nb_engine *e, const nb_sink *sink, nb_guard **out, nb_error *err);
 void nb_guard_free(nb_guard *g); /* after the nb_heals made with it are not used any more */
 
-/* nb_engine_step of one part under h. */
+/* nb_engine_step of one part, no longer than its nb_heal_span, under what h has for it. */
 nb_status nb_guard_step(nb_guard *g, const nb_heal *h, const nb_step_part *part, const nb_step_out *out,
                         nb_error *err);
 /*
  * part is one token whose row (or logits, unless it asks for none) is not finite under h. NB_OK: it is finite under what h is now;
- * nothing is pending, and the sequence goes on from this token with h. NB_ERR_FORMAT: nothing helps; err names layer, operator,
+ * nothing is pending, and the sequence goes on from this token with h, which holds from here on. NB_ERR_FORMAT: nothing helps; err names layer, operator,
  * module, tensor and cause. Other errors are the engine's or want of memory.
  */
 nb_status nb_guard_heal(nb_guard *g, const nb_step_part *part, nb_heal *h, nb_error *err);

@@ -146,6 +146,7 @@ void nb_sched_submit(nb_sched *s, nb_sched_seq *q)
     q->preempted = 0;
     q->planned = 0;
     q->unshared = false;
+    q->plain = SIZE_MAX;
     enqueue(s, q);
 }
 
@@ -272,6 +273,12 @@ static void schedule(plan *p, nb_sched_seq *q)
     q->planned = p->s->plans;
 }
 
+/* Of q's tokens those that the cache may be asked for, which always leaves one to compute. */
+static size_t askable(const nb_sched_seq *q)
+{
+    return q->plain < q->n_tokens ? q->plain + 1 : q->n_tokens;
+}
+
 static size_t whole_blocks(size_t tokens)
 {
     return tokens / NB_BLOCK * NB_BLOCK;
@@ -287,7 +294,7 @@ static bool is_coming(const plan *p, const nb_sched_seq *q, size_t cached)
         const nb_sched_seq *r = s->running[i];
         if (r->planned != s->plans || r->unshared || r->n_tokens - r->computed < WORTH_WAITING) continue;
         if (strcmp(r->salt, q->salt) != 0) continue;
-        size_t n = least(r->n_tokens, q->n_tokens) - 1, same = 0;
+        size_t n = least(r->n_tokens, askable(q)) - 1, same = 0;
         while (same < n && r->tokens[same] == q->tokens[same]) same++;
         same = whole_blocks(same);
         if (how == NB_SHARE_ENDS && same < whole_blocks(r->n_tokens - 1)) continue;
@@ -307,7 +314,7 @@ static admission admit(plan *p, nb_sched_seq *q)
     uint32_t slot = s->free_slots[s->n_free - 1];
     size_t need = at_admission(s, q), used = nb_pages_used(s->pages);
     if (need > p->unpromised + used) return NO_ROOM; /* not even if all of it is there */
-    size_t cached = q->no_cache_read ? 0 : nb_pages_adopt(s->pages, slot, q->tokens, q->n_tokens, q->salt);
+    size_t cached = q->no_cache_read ? 0 : nb_pages_adopt(s->pages, slot, q->tokens, askable(q), q->salt);
     size_t taken = nb_pages_used(s->pages) - used, owing = need - nb_pages_held(s->pages, slot);
     bool fits = taken + owing <= p->unpromised;
     if (!fits || is_coming(p, q, cached)) {
@@ -382,6 +389,7 @@ void nb_sched_commit(nb_sched *s, const nb_sched_part *part, size_t n, bool publ
     nb_sched_seq *q = part->q;
     size_t was = q->computed;
     q->computed += n;
+    if (!publish && !q->unshared) q->plain = was;
     q->unshared |= !publish;
     if (q->unshared || !n) return;
     /* the whole prompt again must find its last boundary, and leave a token to compute */

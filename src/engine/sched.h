@@ -56,6 +56,7 @@ typedef struct nb_sched_seq {
     size_t boundary; /* a chunk ends here, where another prompt parts; 0: nowhere */
     unsigned preempted;
     bool unshared;    /* a row was not finite, or healed: nothing from here on may be shared */
+    size_t plain;     /* tokens before the part that made it unshared: no others may come from the cache */
     uint64_t planned; /* the last plan that had a part of it; 0: none since it has its slot */
     struct nb_sched_seq *prev, *next;
 } nb_sched_seq;
@@ -86,7 +87,8 @@ typedef struct nb_sched_part {
  * engine needs no word of it, since a slot is started anew for its next owner. */
 size_t nb_sched_plan(nb_sched *s, double now, nb_sched_part *parts);
 /* After the step, before or after nb_seq_commit: the first n of the part's rows count. publish: they were finite and what plain
- * computing gives, so that full blocks may be shared; once false, this sequence shares no more. */
+ * computing gives, so that full blocks may be shared; once false, this sequence shares no more, and if it is preempted takes nothing
+ * from the cache but tokens before this part. */
 void nb_sched_commit(nb_sched *s, const nb_sched_part *part, size_t n, bool publish);
 /* Takes q out, wherever it is: slot and pages go back (nb_seq_close is not needed; called before, it would take the rows that
  * the cache is to keep). */

@@ -179,7 +179,7 @@ struct nb_exec {
     const nb_kv *kv;
     void (*tap)(void *ctx, nb_exec *x, const nb_tap *t); /* NULL: nobody watches */
     void *tap_ctx;
-    const nb_override *overrides; /* [n_overrides] of this step */
+    const nb_override *overrides; /* [n_overrides] of this step; of two for one linear the later holds */
     size_t n_overrides;
     nb_bad_rows *bad; /* NULL: nobody asks */
     nb_error err;     /* status NB_OK until something fails */

@@ -19,16 +19,15 @@ typedef enum input_kind { IN_PLAIN, IN_BF16, IN_INT8, IN_STATIC, IN_DYNAMIC } in
 /* What runs where the model calls l. */
 static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
 {
-    for (size_t i = 0; i < x->n_overrides; i++)
+    for (size_t i = x->n_overrides; i-- > 0;)
         if (x->overrides[i].of == l) return &x->overrides[i].as;
     return l;
 }
 
 static const nb_packed *weight_of(const nb_exec *x, const nb_linear *l)
 {
-    for (size_t i = 0; i < x->n_overrides; i++)
-        if (x->overrides[i].of == l && x->overrides[i].as.w) return x->overrides[i].as.w->block;
-    return l->w->block;
+    const nb_linear *as = in_force(x, l);
+    return as->w ? as->w->block : l->w->block;
 }
 
 static input_kind input_of(const nb_exec *x, const nb_linear *l)

@@ -555,6 +555,32 @@ static void test_published_only_when_finite(void **unused)
     close_bench(b);
 }
 
+/* A healed sequence that was preempted takes from the cache what is before its healing, though another has published what follows. */
+static void test_healed_rows_are_not_taken_from_the_cache(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.max_rows = 33, .reserve = NB_RESERVE_PROMPT}, 14, true);
+    nb_sched_seq *plain = submit(b, 0, 97, 200, 0), *q;
+    steps(b, 4, 0);
+    q = submit(b, 1, 97, 200, 1);
+    q->tokens = b->ids[0];
+    q->no_cache_read = true; /* so that it computes what it could have */
+    steps(b, 2, 1);
+    assert_int_equal(q->computed, 64);
+    plan(b, 1);
+    nb_sched_commit(b->s, part_of(b, q), part_of(b, q)->n, false); /* healed from 64 on */
+    nb_sched_commit(b->s, part_of(b, plain), 1, true);
+    plain->n_tokens++;
+    q->no_cache_read = false;
+    for (int i = 0; i < 200 && !q->preempted; i++) steps(b, 1, 1);
+    assert_int_equal(q->preempted, 1);
+    assert_true(plain->computed > 112); /* of the same tokens as q's */
+    nb_sched_finish(b->s, plain);
+    plan(b, 1);
+    assert_non_null(part_of(b, q));
+    assert_int_equal(part_of(b, q)->from, 64);
+    close_bench(b);
+}
+
 /* Slow readers on every seat: who waits and can run gets one of them, last come first, and all go on when they read again. */
 static void test_parked_sequences_give_way(void **unused)
 {
@@ -604,6 +630,7 @@ int main(void)
         cmocka_unit_test(test_parked_sequences_give_way),
         cmocka_unit_test(test_cancelled_anywhere),
         cmocka_unit_test(test_published_only_when_finite),
+        cmocka_unit_test(test_healed_rows_are_not_taken_from_the_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
