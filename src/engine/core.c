@@ -163,9 +163,7 @@ nb_status nb_core_new(nb_engine *e, const nb_tokenizer *t, const nb_core_options
     }
     nb_hist_init(&c->iteration, iteration_bounds, sizeof iteration_bounds / sizeof *iteration_bounds);
     atomic_store(&c->count.last_step, nb_now());
-    if ((s = take_memory(c, err)) ||
-        (s = nb_generation_open(nb_ckpt_dir(m->ckpt), &m->cfg, t, &c->generation, err)) ||
-        (s = nb_guard_new(e, &c->opt.sink, &c->guard, err)) ||
+    if ((s = take_memory(c, err)) || (s = nb_guard_new(e, &c->opt.sink, &c->guard, err)) ||
         (s = nb_sched_new(&c->opt.sched, nb_engine_pages(e), &c->sched, err)) || (s = start(c, err))) {
         drop(c);
         return s;

@@ -106,8 +106,7 @@ typedef struct nb_event {
     size_t n_top;
     size_t cached_tokens;  /* prompt tokens that the prefix cache gave, on every event */
     nb_finish finish;      /* not NONE: this is the last event */
-    int64_t stop_token;    /* the stop token that ended it, when it is no eos; -1 */
-    int stop_string;       /* index in stop; -1 */
+    int stop_string;       /* index in stop; -1: with NB_FINISH_STOP it was the token that ended it */
     const nb_error *error; /* NB_FINISH_ERROR: valid until nb_request_free */
     nb_request_times times;
 } nb_event;

@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include "engine/core.h"
-#include "engine/generation.h"
 #include "engine/output.h"
 #include "engine/ring.h"
 
@@ -60,9 +59,8 @@ struct nb_core {
     nb_engine *e;
     const nb_tokenizer *tok;
     nb_core_options opt;
-    nb_generation_config generation; /* for which tokens are ends */
-    size_t vocab, token_bytes;       /* the longest token's */
-    size_t most_tokens;              /* of one sequence: the context, or what all blocks hold */
+    size_t vocab, token_bytes; /* the longest token's */
+    size_t most_tokens;        /* of one sequence: the context, or what all blocks hold */
     nb_sched *sched;
     nb_guard *guard;
     pthread_t thread;

@@ -37,7 +37,7 @@ static void close_with(nb_core *c, nb_request *r, nb_event *last)
 
 void nb_core_end(nb_core *c, nb_request *r, nb_finish finish, const nb_error *reason)
 {
-    nb_event ev = {.kind = NB_EVENT_END, .finish = finish, .stop_token = -1, .stop_string = -1};
+    nb_event ev = {.kind = NB_EVENT_END, .finish = finish, .stop_string = -1};
     if (reason) r->error = *reason;
     nb_output_finish(r->output);
     ev.text = nb_output_take(r->output, &ev.n_text);
@@ -80,7 +80,7 @@ static bool deliver(nb_core *c, nb_request *r)
     }
     atomic_fetch_add(&c->count.generation_tokens, 1);
 
-    nb_event ev = {.kind = NB_EVENT_TOKEN, .token = id, .stop_token = -1};
+    nb_event ev = {.kind = NB_EVENT_TOKEN, .token = id};
     if (r->logprobs != -1) {
         ev.chosen = r->sampled.chosen;
         ev.top = r->top;
@@ -91,8 +91,6 @@ static bool deliver(nb_core *c, nb_request *r)
         ev.finish = NB_FINISH_STOP;
     else if (output >= r->seq.max_tokens || r->seq.n_tokens >= c->most_tokens)
         ev.finish = NB_FINISH_LENGTH;
-    if (ev.stop_string < 0 && r->sampled.stop && !nb_generation_is_eos(&c->generation, id))
-        ev.stop_token = id;
     if (ev.finish) nb_output_finish(r->output);
     ev.text = nb_output_take(r->output, &ev.n_text);
     c->told = true;
@@ -111,7 +109,6 @@ static void put_prompt_event(nb_core *c, nb_request *r, nb_logprob chosen, size_
                    .chosen = chosen,
                    .top = r->top,
                    .n_top = n_top,
-                   .stop_token = -1,
                    .stop_string = -1};
     c->told = true;
     nb_request_put(r, &ev);

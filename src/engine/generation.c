@@ -48,6 +48,7 @@ static nb_status find_eos(nb_generation_config *g, const json_t *file_json, cons
     if (json_is_integer(size) && json_integer_value(size) > vocab && json_integer_value(size) <= UINT32_MAX)
         vocab = json_integer_value(size);
     if (own >= 0) g->eos[g->n_eos++] = (uint32_t)own;
+    g->own_eos = own;
     if (!eos || json_is_null(eos)) {
         eos = nb_config_get(cfg, "eos_token_id");
         file = cfg->file;

@@ -11,8 +11,9 @@
 #define NB_MAX_EOS 32
 
 typedef struct nb_generation_config {
-    uint32_t eos[NB_MAX_EOS]; /* the first is the tokenizer's own when it names one */
+    uint32_t eos[NB_MAX_EOS];
     size_t n_eos;
+    int64_t own_eos; /* the tokenizer's, which is the first of eos; -1: it names none */
     /* What the file sets; NaN or -1 where it sets nothing. */
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_new_tokens;

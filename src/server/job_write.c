@@ -69,16 +69,18 @@ static const char *finish_name(const nb_choice *c)
     }
 }
 
-/* The stop string that matched, or the stop token, unless that is the model's own end. */
+/* The stop string that matched, or the stop token, unless that is the tokenizer's own end. To vLLM further end tokens of
+ * generation_config.json are stop tokens, and so is its own where it is asked for beside ignore_eos. */
 static void add_stop_reason(const nb_choice *c, nb_buf *out)
 {
-    const nb_generation_config *g = c->job->a->generation;
-    const json_t *stop = c->job->stop;
+    const nb_job *j = c->job;
+    bool own = c->stop_token == j->a->generation->own_eos && !nb_bool(j->p.ignore_eos, false);
+    const json_t *stop = j->stop;
     nb_buf_adds(out, ",\"stop_reason\":");
     if (c->finish == NB_FINISH_STOP && c->stop_string >= 0) {
         if (json_is_array(stop)) stop = json_array_get(stop, (size_t)c->stop_string);
         nb_buf_add_json(out, json_string_value(stop), json_string_length(stop));
-    } else if (c->finish == NB_FINISH_STOP && !(g->n_eos && c->stop_token == g->eos[0])) {
+    } else if (c->finish == NB_FINISH_STOP && !own) {
         nb_out_int(out, c->stop_token);
     } else {
         nb_buf_adds(out, "null");

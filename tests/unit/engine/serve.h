@@ -38,7 +38,6 @@ typedef struct answer {
     char text[SERVE_TEXT];
     size_t len;
     nb_finish finish;
-    int64_t stop_token;
     int stop_string;
     nb_error error;
     nb_request_times times;
@@ -166,7 +165,6 @@ static inline bool serve_take(nb_request *r, answer *a)
         if (!ev.finish) continue;
         a->over = true;
         a->finish = ev.finish;
-        a->stop_token = ev.stop_token;
         a->stop_string = ev.stop_string;
         a->times = ev.times;
         if (ev.error) a->error = *ev.error;

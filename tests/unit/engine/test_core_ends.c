@@ -47,7 +47,6 @@ static void length(void **unused)
     answer a = run(&q);
     assert_int_equal(a.n, 1);
     assert_int_equal(a.finish, NB_FINISH_LENGTH);
-    assert_int_equal(a.stop_token, -1);
     assert_int_equal(a.stop_string, -1);
     /* the context's end: 250 + 6 tokens */
     static uint32_t longer[250];
@@ -70,7 +69,7 @@ static void stop_token(void **unused)
     answer a = run(&q);
     assert_int_equal(a.finish, NB_FINISH_STOP);
     assert_int_equal(a.n, at + 1);
-    assert_int_equal(a.stop_token, plain.tokens[at]);
+    assert_int_equal(a.tokens[at], plain.tokens[at]);
     assert_int_equal(a.stop_string, -1);
     assert_int_equal(nb_tokenizer_decode(s.t, plain.tokens, at, true, &before, NULL), NB_OK);
     assert_string_equal(a.text, nb_buf_str(&before));
@@ -87,7 +86,7 @@ static void stop_token(void **unused)
     assert_int_equal(run(&q).finish, NB_FINISH_LENGTH);
 }
 
-/* The model's own end token is named by finish alone. */
+/* The model's own end token ends an answer only where the request says so. */
 static void end_token(void **unused)
 {
     int64_t eos = nb_tokenizer_eos(s.t);
@@ -103,7 +102,7 @@ static void end_token(void **unused)
     a = run(&q);
     assert_int_equal(a.n, 1);
     assert_int_equal(a.finish, NB_FINISH_STOP);
-    assert_int_equal(a.stop_token, -1);
+    assert_int_equal(a.tokens[0], id);
     assert_int_equal(a.len, 0);
 }
 

@@ -78,6 +78,7 @@ static void expect_eos(folder *f, const char *generation, const char *config, co
         assert_true(nb_generation_is_eos(&g, (uint32_t)want[n]));
     }
     assert_int_equal(g.n_eos, n);
+    assert_int_equal(g.own_eos, nb_tokenizer_eos(f->t));
     assert_false(nb_generation_is_eos(&g, 200));
 }
 

@@ -40,6 +40,7 @@ static inline void fake_open(const nb_api_options *opt, const nb_chat_format *ch
     if (!fake_tokenizer) fake_tokenizer = tiny_new(&k);
     fake_generation = (nb_generation_config){.eos = {257},
                                              .n_eos = 1,
+                                             .own_eos = 257,
                                              .temperature = NAN,
                                              .top_p = NAN,
                                              .min_p = NAN,

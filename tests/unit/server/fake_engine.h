@@ -133,7 +133,6 @@ bool nb_request_next(nb_request *r, nb_event *ev)
     nb_core *c = r->core;
     size_t n = strlen(c->answer), last = n + (c->end_token >= 0);
     *ev = (nb_event){
-        .stop_token = -1,
         .stop_string = -1,
         .text = "",
         .cached_tokens = 2,

@@ -70,8 +70,15 @@ static void why_it_ended(void **state)
     fake_reset("a", NB_FINISH_STOP);
     fake.end_token = 257; /* the model's own end: no reason */
     PART("{\"prompt\":\"p\"}", 200, "\"finish_reason\":\"stop\",\"stop_reason\":null");
-    fake_reset("a", NB_FINISH_STOP);
+    PART("{\"prompt\":\"p\",\"stop_token_ids\":[257]}", 200, "\"stop_reason\":null");
+    PART("{\"prompt\":\"p\",\"stop_token_ids\":[257],\"ignore_eos\":true}", 200, "\"stop_reason\":257");
+    fake_generation.own_eos = -1; /* generation_config.json alone names it */
+    PART("{\"prompt\":\"p\"}", 200, "\"finish_reason\":\"stop\",\"stop_reason\":257");
+    fake_generation.own_eos = 257;
+    fake_generation.eos[fake_generation.n_eos++] = 98;
     fake.end_token = 98;
+    PART("{\"prompt\":\"p\"}", 200, "\"finish_reason\":\"stop\",\"stop_reason\":98");
+    fake_generation.n_eos--;
     PART("{\"prompt\":\"p\",\"stop_token_ids\":[98, 99999]}", 200,
          "\"finish_reason\":\"stop\",\"stop_reason\":98");
     assert_int_equal(fake.spec.sampling.n_stop_ids, 2); /* an id that no token has cannot come */
