@@ -45,7 +45,8 @@ static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work 
             if (row->role == NB_ROLE_EMBED && m->global[i].lin == l &&
                 !json_is_true(nb_config_get(&m->cfg, "tie_word_embeddings")))
                 continue; /* one row is looked up; tied, it is the head as well */
-            w->bytes += (1 - pow(1 - share, (double)n)) * (double)m->x->ops->weight_bytes(l->w);
+            size_t read = l->n_derived ? m->x->ops->derived_bytes(l->w) : m->x->ops->weight_bytes(l->w);
+            w->bytes += (1 - pow(1 - share, (double)n)) * (double)read;
             w->flops += share * 2.0 * (double)l->n * (double)l->k;
         }
     }

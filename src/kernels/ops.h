@@ -29,6 +29,14 @@ typedef enum nb_input {
     NB_INPUT_DYNAMIC, /* quantised to NVFP4 with the row's own scale */
 } nb_input;
 
+/* A form of a weight for another order of computation: rows [from, from + rows) of each of `groups` equal groups of its rows, as
+ * diagonal blocks one after another, each [rows, k]; transposed [k, rows]. */
+typedef struct nb_derive {
+    size_t groups, from, rows;
+    bool transposed;
+} nb_derive;
+#define NB_MAX_DERIVED 2
+
 /* One linear as the model and the doctor name it. */
 typedef struct nb_linear {
     const char *module; /* stored module name, owned by the model */
@@ -37,8 +45,10 @@ typedef struct nb_linear {
     nb_format format;
     bool has_input;                   /* a static activation scale is stored */
     float input_gs, input_multiplier; /* the scale as the kernel's divisor-like gs, and as a multiplier */
-    bool fp4_input; /* w4a4 quantises the input: an NVFP4 weight, or what an emulation made of one */
-    int split;      /* nb_split of the architecture's table */
+    bool fp4_input;          /* w4a4 quantises the input: an NVFP4 weight, or what an emulation made of one */
+    int split;               /* nb_split of the architecture's table */
+    const nb_derive *derive; /* [n_derived] forms that w carries beside itself; the family's */
+    size_t n_derived;
     nb_input input; /* NB_INPUT_ARITH but in an override */
 } nb_linear;
 
@@ -64,6 +74,16 @@ typedef struct nb_linear_call {
     bool x_per_slot;
 } nb_linear_call;
 
+/* One product with a derived form of a linear's weight, on inputs as they are: block g reads x's columns [g x_step, + its k) and
+ * writes y's columns [g y_step, + its n); other columns of y stay. Rounding or quantising the linear's input is as_input's. */
+typedef struct nb_derived_call {
+    const nb_linear *of;
+    size_t form; /* index into of->derive */
+    const nb_tensor *x;
+    nb_tensor *y;
+    size_t x_step, y_step;
+} nb_derived_call;
+
 /* Rotary frequencies of one kind of layer, and the cosines of the current step's positions. */
 typedef struct nb_rope {
     size_t pairs;
@@ -73,7 +93,9 @@ typedef struct nb_rope {
 } nb_rope;
 
 /* Attention of T query rows over each row's own sequence: the last `window` tokens (0: all) of a stream with one row a token,
- * itself included, and then the rows of a compressed stream: all complete ones, or those selected. One softmax over all. */
+ * itself included, and then the rows of a compressed stream: all complete ones, or those selected. One softmax over all.
+ * Selected without a compressed stream: those tokens alone, no window.
+ * Latent attention: kv_heads 1, v_stream == k_stream, dv < dk; a row's value is its first dv columns. */
 typedef struct nb_attend_call {
     const nb_tensor *q; /* [T, heads * dk] */
     nb_tensor *out;     /* [T, heads * dv] */
@@ -211,7 +233,10 @@ struct nb_ops {
                             float multiplier, size_t blocks, size_t code_bytes, size_t scale_bytes,
                             nb_row_reader read, void *ctx, nb_weight **out, nb_error *err);
     void (*weight_free)(nb_weight *w);
-    size_t (*weight_bytes)(const nb_weight *w);
+    size_t (*weight_bytes)(const nb_weight *w);  /* without what is attached */
+    size_t (*derived_bytes)(const nb_weight *w); /* of what is attached */
+    /* `derived`, made by weight_new, becomes w's next derived form, freed with it. At most NB_MAX_DERIVED. */
+    void (*weight_attach)(nb_weight *w, nb_weight *derived);
 
     /* Takes the work memory of steps: call once, before the first. */
     nb_status (*ready)(nb_exec *x, const nb_work *w, nb_error *err);
@@ -219,9 +244,15 @@ struct nb_ops {
     void (*embed)(nb_exec *x, const nb_linear *table,
                   nb_tensor *y); /* y [T, k] = rows of the table by token */
     void (*linear)(nb_exec *x, const nb_linear_call *c);
+    void (*derived)(nb_exec *x, const nb_derived_call *c);
+    /* y [T, k] = what the arithmetic makes of l's input: rounded, or quantised and scaled back. y may be in. */
+    void (*as_input)(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_tensor *y);
     /* Each row is cut into groups of d columns, each normalised on its own; w [1, d] or NULL. y may be in. */
     void (*rmsnorm)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps,
                     nb_tensor *y);
+    /* y = (in - mean) / sqrt(variance + eps) * w + b over whole rows; w, b [1, cols]. y may be in. */
+    void (*layernorm)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, const nb_tensor *b,
+                      float eps, nb_tensor *y);
     void (*rope_prepare)(nb_exec *x, nb_rope *r);
     /* In place, on `heads` heads of `d` columns, 2 * pairs values from column `offset` of each. inverse rotates back. */
     void (*rope)(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_t d, size_t offset,

@@ -99,7 +99,10 @@ static nb_status describe_linear(loader *ld, const nb_arch_tensor *row, int64_t 
     out->input_gs = src->input_gs;
     out->input_multiplier = src->input_multiplier;
     out->split = row->split;
+    if (m->fwd->derive) out->derive = m->fwd->derive(m, row, &out->n_derived);
     if (out->k > m->max_k) m->max_k = out->k;
+    for (size_t i = 0; i < out->n_derived; i++)
+        if (out->derive[i].transposed && out->derive[i].rows > m->max_k) m->max_k = out->derive[i].rows;
     if (e >= 0 && out->n > m->expert_n) m->expert_n = out->n;
     return NB_OK;
 }
@@ -109,11 +112,20 @@ nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_s
 {
     row_source rs = {m->ckpt, src};
     size_t code_bytes = nb_linear_code_bytes(src, 1), scale_bytes = nb_linear_scale_bytes(src, 1);
+    nb_weight *w = NULL;
+    nb_status s;
     if (src->to_bf16)
-        return m->x->ops->weight_new(m->x, NB_FMT_BF16, l->n, l->k, 0, 1.0f, l->blocks, 2 * l->k, 0,
-                                     read_rows_bf16, &rs, out, err);
-    return m->x->ops->weight_new(m->x, src->format, l->n, l->k, nb_linear_scale_k(src), src->multiplier,
-                                 l->blocks, code_bytes, scale_bytes, read_rows, &rs, out, err);
+        s = m->x->ops->weight_new(m->x, NB_FMT_BF16, l->n, l->k, 0, 1.0f, l->blocks, 2 * l->k, 0,
+                                  read_rows_bf16, &rs, &w, err);
+    else
+        s = m->x->ops->weight_new(m->x, src->format, l->n, l->k, nb_linear_scale_k(src), src->multiplier,
+                                  l->blocks, code_bytes, scale_bytes, read_rows, &rs, &w, err);
+    if (s == NB_OK && l->n_derived) s = nb_model_derive(m, l, src, w, err);
+    if (s == NB_OK)
+        *out = w;
+    else
+        m->x->ops->weight_free(w);
+    return s;
 }
 
 /* Packs the linears of one slot and counts their bytes. */
@@ -235,6 +247,7 @@ static nb_status load_slot(loader *ld, const nb_arch_tensor *row, int64_t l, nb_
     for (size_t e = 0; e < experts; e++) {
         const nb_linear_src *src = &out->src[e];
         m->format_bytes[out->lin[e].format] += m->x->ops->weight_bytes(out->lin[e].w);
+        m->other_bytes += m->x->ops->derived_bytes(out->lin[e].w);
         progress(ld, src->weight->end - src->weight->begin +
                          (src->scale ? src->scale->end - src->scale->begin : 0));
     }

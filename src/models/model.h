@@ -36,6 +36,8 @@ typedef struct nb_forward {
                  nb_tensor *logits);               /* logits [n, vocab] of n chosen rows */
     const nb_tensor *(*hidden)(const nb_model *m); /* what the last layer wrote: [rows, hidden_cols] */
     void (*close)(nb_model *m);                    /* what open took besides m->state; may be NULL */
+    /* The forms in which layer() uses a row's linears beside the stored one (*n of them, the family's until close); NULL: none. */
+    const nb_derive *(*derive)(const nb_model *m, const nb_arch_tensor *row, size_t *n);
 } nb_forward;
 
 /* How weights come in. Zero: as stored, all layers kept. */
@@ -65,7 +67,7 @@ struct nb_model {
     size_t max_k;                                /* input columns of the widest linear */
     nb_load_options load;
     uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
-    uint64_t other_bytes;
+    uint64_t other_bytes;                /* norms and other parameters, derived forms */
 };
 
 /* Opens DIR, finds its architecture and loads every weight into the back end x. Progress and notes go to sink (may be NULL). A
@@ -85,9 +87,13 @@ const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err);
 void nb_model_release(nb_model *m, int l);
 
 /* Packs a linear's weight once more, as src says (another map of scale bytes, BF16): beside the model's own, which stays as it is.
- * Free with ops->weight_free. */
+ * With all its derived forms. Free with ops->weight_free. */
 nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight **out,
                         nb_error *err);
+
+/* Attaches l's derived forms, made of what src says of it, to w (derive.c). Called by nb_model_pack alone. */
+nb_status nb_model_derive(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight *w,
+                          nb_error *err);
 
 /* For open and prepare. */
 nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_error *err);

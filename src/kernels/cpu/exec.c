@@ -110,6 +110,7 @@ static void weight_free(nb_weight *w)
 {
     if (!w) return;
     for (size_t b = 0; w->block && b < w->blocks; b++) nb_packed_free(&w->block[b]);
+    for (size_t d = 0; d < NB_MAX_DERIVED; d++) weight_free(w->derived[d]);
     free(w->block);
     free(w);
 }
@@ -119,6 +120,20 @@ static size_t weight_bytes(const nb_weight *w)
     size_t n = 0;
     for (size_t b = 0; b < w->blocks; b++) n += nb_packed_bytes(&w->block[b]);
     return n;
+}
+
+static size_t derived_bytes(const nb_weight *w)
+{
+    size_t n = 0;
+    for (size_t d = 0; d < NB_MAX_DERIVED && w->derived[d]; d++) n += weight_bytes(w->derived[d]);
+    return n;
+}
+
+static void weight_attach(nb_weight *w, nb_weight *derived)
+{
+    size_t d = 0;
+    while (w->derived[d]) d++;
+    w->derived[d] = derived;
 }
 
 /* Packing: each thread reads and packs a contiguous range of panels. */
@@ -337,10 +352,15 @@ static const nb_ops cpu_ops = {
     .weight_new = weight_new,
     .weight_free = weight_free,
     .weight_bytes = weight_bytes,
+    .derived_bytes = derived_bytes,
+    .weight_attach = weight_attach,
     .ready = ready,
     .embed = nb_cpu_embed,
     .linear = nb_cpu_linear,
+    .derived = nb_cpu_derived,
+    .as_input = nb_cpu_as_input,
     .rmsnorm = rmsnorm,
+    .layernorm = nb_cpu_layernorm,
     .rope_prepare = nb_cpu_rope_prepare,
     .rope = nb_cpu_rope,
     .store = nb_cpu_store,

@@ -14,6 +14,7 @@ struct nb_tensor {
 struct nb_weight {
     nb_packed *block; /* [blocks] diagonal blocks, each packed on its own; a dense weight is one block */
     size_t blocks;
+    struct nb_weight *derived[NB_MAX_DERIVED]; /* owned */
 };
 
 typedef struct nb_cpu_exec {
@@ -57,6 +58,10 @@ void nb_cpu_bad(nb_exec *x, const char *op, const nb_tensor *param);
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);
 void nb_cpu_linear(nb_exec *x, const nb_linear_call *c);
+void nb_cpu_derived(nb_exec *x, const nb_derived_call *c);
+void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_tensor *y);
+void nb_cpu_layernorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, const nb_tensor *b,
+                      float eps, nb_tensor *y);
 void nb_cpu_rope_prepare(nb_exec *x, nb_rope *r);
 void nb_cpu_rope(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_t d, size_t offset,
                  bool interleaved, bool inverse);

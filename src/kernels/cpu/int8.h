@@ -25,6 +25,12 @@ static inline int32_t *nb_i8_bias(const float *row, size_t k_pad)
 {
     return (int32_t *)(void *)nb_i8_scale(row, k_pad) + k_pad / 16;
 }
+/* The activation that element i stands for. */
+static inline float nb_i8_value(const float *row, size_t k_pad, size_t i)
+{
+    size_t place = i / 8 * 8 + i % 2 * 4 + i % 8 / 2;
+    return (float)nb_i8_codes(row)[place] * (2 * nb_i8_scale(row, k_pad)[i / 16]);
+}
 /* A block whose largest magnitude is below this counts as zero: 127 / amax would overflow. */
 #define NB_I8_TINY 0x1p-119f
 

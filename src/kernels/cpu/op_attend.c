@@ -94,20 +94,23 @@ static void attend_items(void *ctx, size_t thread, size_t begin, size_t end)
         uint32_t seq = j->x->rows.seq[t];
         size_t pos = j->x->rows.pos[t], n = 0;
         size_t from = c->window && pos + 1 > c->window ? pos + 1 - c->window : 0;
+        if (c->select && !c->compressed) from = pos + 1;
         for (size_t p = from; p <= pos; p++, n++) {
             kp[n] = nb_kv_row(&streams[c->k_stream], seq, p) + kv * c->dk;
             vp[n] = nb_kv_row(&streams[c->v_stream], seq, p) + kv * c->dv;
         }
-        if (c->compressed) {
+        if (c->select) {
+            size_t ks = c->compressed ? c->comp_stream : c->k_stream;
+            size_t vs = c->compressed ? c->comp_stream : c->v_stream;
+            const int32_t *sel = c->select->i + t * c->select->cols;
+            for (size_t i = 0; i < c->select->cols && sel[i] >= 0; i++, n++) {
+                kp[n] = nb_kv_row(&streams[ks], seq, (size_t)sel[i]) + kv * c->dk;
+                vp[n] = nb_kv_row(&streams[vs], seq, (size_t)sel[i]) + kv * c->dv;
+            }
+        } else if (c->compressed) {
             const nb_kv_stream *s = &streams[c->comp_stream];
             size_t all = complete_rows(pos, s->decl.tokens_per_row);
-            if (c->select) {
-                const int32_t *sel = c->select->i + t * c->select->cols;
-                for (size_t i = 0; i < c->select->cols && sel[i] >= 0; i++, n++)
-                    kp[n] = vp[n] = nb_kv_row(s, seq, (size_t)sel[i]);
-            } else {
-                for (size_t w = 0; w < all; w++, n++) kp[n] = vp[n] = nb_kv_row(s, seq, w);
-            }
+            for (size_t w = 0; w < all; w++, n++) kp[n] = vp[n] = nb_kv_row(s, seq, w);
         }
         nb_attend_args a = {
             .q = c->q->f + t * c->q->cols + h0 * c->dk,

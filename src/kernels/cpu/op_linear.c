@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/cpu/exec.h"
+#include "kernels/cpu/int8.h"
 #include "numerics/formats.h"
 #include "numerics/nvfp4.h"
 
@@ -24,10 +25,15 @@ static const nb_linear *in_force(const nb_exec *x, const nb_linear *l)
     return l;
 }
 
-static const nb_packed *weight_of(const nb_exec *x, const nb_linear *l)
+static const nb_weight *weight_in_force(const nb_exec *x, const nb_linear *l)
 {
     const nb_linear *as = in_force(x, l);
-    return as->w ? as->w->block : l->w->block;
+    return as->w ? as->w : l->w;
+}
+
+static const nb_packed *weight_of(const nb_exec *x, const nb_linear *l)
+{
+    return weight_in_force(x, l)->block;
 }
 
 static input_kind input_of(const nb_exec *x, const nb_linear *l)
@@ -225,6 +231,76 @@ static void blocks(nb_exec *x, const nb_linear_call *c, size_t rows)
         dense_job j = {x, &w, &y, &c->y[0]->cols, 1, rows, in};
         nb_pool_run(x->pool, w->panels, 1, dense_panels, &j);
     }
+}
+
+/* Blocks whose input is x itself: one range of work over the panels of all. */
+typedef struct derived_job {
+    const nb_kernels *k;
+    const nb_packed *w;
+    const float *x;
+    float *y;
+    size_t ldx, ldy, x_step, y_step, rows;
+} derived_job;
+
+static void derived_panels(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const derived_job *j = ctx;
+    size_t panels = j->w->panels;
+    while (begin < end) {
+        size_t b = begin / panels, p0 = begin % panels;
+        size_t p1 = panels - p0 < end - begin ? panels : p0 + (end - begin);
+        j->k->linear(&j->w[b], j->x + b * j->x_step, j->ldx, j->rows, NULL, j->y + b * j->y_step, j->ldy, p0,
+                     p1);
+        begin += p1 - p0;
+    }
+}
+
+void nb_cpu_derived(nb_exec *x, const nb_derived_call *c)
+{
+    if (x->err.status) return;
+    const nb_linear plain = {.input = NB_INPUT_PLAIN};
+    const nb_weight *w = weight_in_force(x, c->of)->derived[c->form];
+    const bool direct = w->block->k == w->block->k_pad;
+    size_t rows = x->rows.n, step = direct ? w->blocks : 1;
+    for (size_t b = 0; b < w->blocks; b += step) {
+        const nb_packed *p = &w->block[b];
+        input in = make_input(x, &plain, p, c->x->f + b * c->x_step, c->x->cols, rows, NULL, 1);
+        derived_job j = {nb_cpu_of(x)->k, p,         in.x, c->y->f + b * c->y_step, in.ld, c->y->cols,
+                         c->x_step,       c->y_step, rows};
+        nb_pool_run(x->pool, step * p->panels, 1, derived_panels, &j);
+    }
+    nb_cpu_round(x, c->y->f, rows * c->y->cols);
+    nb_cpu_tell(x, "derived", c->y, rows);
+}
+
+typedef struct back_job {
+    const float *in; /* [rows][k_pad] as the kernels take it */
+    const float *scale;
+    size_t k, k_pad;
+    bool i8;
+    float *y;
+} back_job;
+
+/* The values that a row of the kernels' input stands for. */
+static void back_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const back_job *j = ctx;
+    for (size_t r = begin; r < end; r++) {
+        const float *s = j->in + r * j->k_pad;
+        float *y = j->y + r * j->k, scale = j->scale ? j->scale[r] : 1.0f;
+        for (size_t i = 0; i < j->k; i++) y[i] = j->i8 ? nb_i8_value(s, j->k_pad, i) : s[i] * scale;
+    }
+}
+
+void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_tensor *y)
+{
+    const nb_linear *as = in_force(x, l);
+    size_t rows = x->rows.n;
+    if (x->err.status || !need_scale(x, as)) return;
+    input made = make_input(x, as, l->w->block, in->f, in->cols, rows, NULL, 1);
+    back_job j = {made.x, made.scale, in->cols, made.ld, made.kind == IN_INT8, y->f};
+    if (made.kind != IN_PLAIN || y != in) nb_cpu_rows(x, rows, in->cols, back_rows, &j);
+    nb_cpu_tell(x, "as_input", y, rows);
 }
 
 /* Experts: (row, slot) pairs are sorted by expert once; a unit of work is one panel of one expert that has rows. */
