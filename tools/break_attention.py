@@ -16,6 +16,10 @@ FACTOR = 11.84
 
 
 def main(source, target):
+    if not (pathlib.Path(source) / "model.safetensors").is_file():
+        return f"{source} has no model.safetensors: give a compressed-tensors folder with one file"
+    if pathlib.Path(target).exists():
+        return f"{target} exists: remove it, or name another folder"
     shutil.copytree(source, target)
     path = pathlib.Path(target) / "model.safetensors"
     data = bytearray(path.read_bytes())

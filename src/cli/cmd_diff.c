@@ -13,10 +13,9 @@ static const char help[] =
     "\n"
     "Two model folders: for each tensor the cosine and the largest difference of its values (linears are "
     "dequantised, so the same\n"
-    "weight in two formats can be compared) and the number of bytes that differ. Two JSON files of nibble "
-    "trace, "
-    "or of\n"
-    "tools/torch_taps.py: row by row, and the first that differs.\n"
+    "weight in two formats can be compared) and the number of bytes that differ; and the keys in which their "
+    "configs differ. Two\n"
+    "JSON files of nibble trace, or of tools/torch_taps.py: row by row, and the first that differs.\n"
     "\n"
     "  --tolerance T   traces: relative difference of in_amax or out_amax that counts (default 0.05)\n"
     "  --format F      text (default): what differs; json: everything, JSON alone on stdout\n"
@@ -44,13 +43,33 @@ static bool is_file(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+/* A trace that is not there: the other side says that files were meant. NB_EXIT_OK when nothing is missing so. */
+static int missing_trace(const char *path, const char *other)
+{
+    nb_error err = {.status = NB_ERR_MISSING, .offset = -1};
+    struct stat st;
+    const size_t n = strlen(path);
+    if (stat(path, &st) == 0 || !(is_file(other) || (n > 5 && strcmp(path + n - 5, ".json") == 0)))
+        return NB_EXIT_OK;
+    snprintf(err.file, sizeof err.file, "%s", path);
+    snprintf(err.cause, sizeof err.cause, "there is no such file");
+    snprintf(err.remedy, sizeof err.remedy,
+             "make it with `nibble trace DIR --format json` or tools/torch_taps.py");
+    return nb_cli_fail(&err);
+}
+
 static int diff(const char *a, const char *b, double tolerance, bool json, bool quiet)
 {
     nb_buf out = {0};
     nb_error err;
     nb_sink sink;
     nb_cli_sink(&sink, quiet);
-    if (is_file(a) != is_file(b)) return nb_cli_usage("diff", "a folder and a file cannot be compared");
+    int rc = missing_trace(a, b);
+    if (rc == NB_EXIT_OK) rc = missing_trace(b, a);
+    if (rc != NB_EXIT_OK) return rc;
+    if (is_file(a) != is_file(b))
+        return nb_cli_usage("diff", "'%s' is a file, '%s' is not: give two model folders, or two traces",
+                            is_file(a) ? a : b, is_file(a) ? b : a);
     if (is_file(a)) {
         if (nb_diff_traces(a, b, tolerance, json, &out, &err) == NB_OK) return print(&out);
         nb_buf_free(&out);

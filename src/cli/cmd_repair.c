@@ -25,13 +25,15 @@ static const char help[] =
     "{\"messages\"})\n"
     "  --dequant PATTERN  linears whose name matches this glob become BF16, and the config says so "
     "(repeatable)\n"
-    "  --only RULE,…      mend these rules' findings alone\n"
+    "  --only RULE,…      mend these rules' findings alone; measured scales are written all the same, but narrowed "
+    "to what\n"
+    "                     NB104, NB105, NB106 or NB108 found when it names one of these\n"
     "  --dry-run          say what would be done; write nothing\n"
     "  --undo             OUT's source again, byte for byte, as the folder BACK\n"
     "  --format F         text (default) or json: JSON alone on stdout\n"
     "  -q, --quiet        no progress and notes on stderr\n"
     "\n"
-    "Exit status: 0 done, nothing above a note is left; 1 something was refused (and nothing written if that "
+    "Exit status: 0 done, nothing above a note is left (nor was, when there was nothing to repair: then nothing is written); 1 something was refused (and nothing written if that "
     "was all); 2 failed,\n"
     "nothing written; 64 usage.\n"
     "\n"
@@ -89,8 +91,6 @@ static int repair(const request *r)
     else
         nb_repair_text(&result, &out);
     int code = result.refused.count ? EXIT_REFUSED : EXIT_DONE;
-    if (!r->json && !result.written && !r->opt.dry_run && nb_buf_ok(&out))
-        nb_buf_adds(&out, "nothing could be mended, so nothing was written\n");
     nb_repair_result_free(&result);
     return print(&out, code);
 }

@@ -43,6 +43,12 @@ void nb_diff_free(nb_diff *d)
 {
     for (size_t i = 0; i < d->count; i++) free(d->items[i].name);
     free(d->items);
+    for (size_t i = 0; i < d->n_files; i++) {
+        free(d->files[i].key);
+        free(d->files[i].a);
+        free(d->files[i].b);
+    }
+    free(d->files);
     *d = (nb_diff){0};
 }
 
@@ -238,6 +244,7 @@ nb_status nb_diff_folders(const char *a, const char *b, const nb_sink *sink, nb_
     }
     if (sink && sink->progress && x.ckpt)
         sink->progress(sink->ctx, "comparing", nb_ckpt_bytes(x.ckpt), nb_ckpt_bytes(x.ckpt));
+    if (s == NB_OK) s = nb_diff_small_files(nb_ckpt_dir(x.ckpt), nb_ckpt_dir(y.ckpt), &d, err);
     if (s == NB_OK && !nb_buf_ok(&name)) s = nb_fail_nomem(err, "a tensor's name", name.len);
     if (s == NB_OK) {
         *out = d;
@@ -276,7 +283,9 @@ void nb_diff_json(const nb_diff *d, nb_buf *out)
         if (t->only) nb_buf_addf(out, ",\"only\":\"%c\"", t->only);
         nb_buf_addc(out, '}');
     }
-    nb_buf_addf(out, "],\n\"changed\":%zu}\n", d->changed);
+    nb_buf_addc(out, ']');
+    nb_diff_files_json(d, out);
+    nb_buf_addf(out, ",\n\"changed\":%zu}\n", d->changed);
 }
 
 void nb_diff_text(const nb_diff *d, nb_buf *out)
@@ -294,5 +303,7 @@ void nb_diff_text(const nb_diff *d, nb_buf *out)
                     : t->only == 'b' ? "  (in the second alone)"
                                      : "");
     }
-    nb_buf_addf(out, "%zu of %zu tensors differ\n", d->changed, d->count);
+    nb_diff_files_text(d, out);
+    nb_buf_addf(out, "%zu of %zu tensors differ", d->changed, d->count);
+    nb_buf_adds(out, d->n_files ? "; so do the files named above\n" : "; configs, tokenizer and template are the same\n");
 }

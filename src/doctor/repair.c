@@ -246,6 +246,7 @@ static nb_status judge(nb_plan *p, const nb_check_result *after, nb_repair_list 
     /* What options could not do is not a finding. */
     for (size_t k = 0; k < p->refused.count; k++) {
         const nb_repair_item *it = &p->refused.items[k];
+        if (!it->rule[0] && !it->n) nb_repair_note(refused, "", NULL, -1, "%s", it->text);
         for (size_t t = 0; !it->rule[0] && t < it->n; t++)
             nb_repair_note(refused, "", it->tensors[t], -1, "%s", it->text);
     }
@@ -388,7 +389,7 @@ nb_status nb_repair_folder(const char *path, const nb_repair_options *opt, const
     if ((s = nb_ckpt_open(p.dir, ignore_problem, &p, &p.ckpt, err))) goto out;
     if ((s = nb_modules_build(p.ckpt, &p.modules, err))) goto out;
     if ((s = plan(&p, folder.temp, sink, err))) goto out;
-    if (opt->dry_run || (!p.applied.count && p.refused.count)) {
+    if (opt->dry_run || !p.applied.count) {
         if ((s = dry(&p, &r, err))) goto out;
         r.check = before;
         before = (nb_check_result){0};
@@ -401,6 +402,7 @@ nb_status nb_repair_folder(const char *path, const nb_repair_options *opt, const
         if ((s = nb_new_folder_commit(&folder, err))) goto out;
         r.written = true;
     }
+    r.dry_run = opt->dry_run;
     r.applied = p.applied;
     p.applied = (nb_repair_list){0};
     *out = r;

@@ -44,12 +44,13 @@ typedef struct nb_repair_list {
 typedef struct nb_repair_result {
     nb_repair_list applied, refused;
     nb_check_result check; /* of the new folder; of the source in a dry run */
+    bool dry_run;          /* `applied` is the plan */
     bool written;          /* the folder has its name */
     char *forward;         /* what the forward pass gave, or why none was made; NULL: not reached */
 } nb_repair_result;
 
-/* Repairs the folder (or hub id) `path`. A fault that is refused does not fail the call; nothing is written when none of them
- * could be mended. Fails, and leaves nothing behind, when the folder cannot be read, when the target exists, cannot be written,
+/* Repairs the folder (or hub id) `path`. A fault that is refused does not fail the call; nothing is written when there is none,
+ * or none of them could be mended. Fails, and leaves nothing behind, when the folder cannot be read, when the target exists, cannot be written,
  * is the source or lies in it, or when the finished copy does not check as planned or its forward pass is not finite. Memory is
  * bounded by the headers and a few rows of the widest linear. sink may be NULL. Free *out with nb_repair_result_free, also after
  * a failure. */

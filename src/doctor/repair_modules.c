@@ -115,13 +115,15 @@ static const nb_finding *doubt(const nb_plan *p, const nb_module *m, nb_buf *nam
     return &p->check->findings.items[i];
 }
 
-/* True when --only does not name rules, or names the one that doubts this module's input scale. */
-static bool wanted(const nb_plan *p, const nb_finding *f)
+/* True when --only narrows measured scales to those that a finding doubts: it names such a rule. Not NB111, which the measuring
+ * itself is the mending of. */
+static bool narrowed(const nb_plan *p)
 {
-    for (size_t k = 0; f && k < p->opt->n_only; k++) {
-        if (strcmp(p->opt->only[k], f->rule) == 0) return true;
-    }
-    return !p->opt->n_only;
+    static const char *const rules[] = {"NB104", "NB105", "NB106", "NB108"};
+    bool any = false;
+    for (size_t k = 0; p->opt->n_only && k < sizeof rules / sizeof *rules; k++)
+        any = any || nb_plan_chosen(p, rules[k]);
+    return any && !nb_plan_chosen(p, "NB111");
 }
 
 static nb_status set_input(nb_plan *p, const nb_module *m, const char *rule, float amax, nb_error *err)
@@ -183,7 +185,8 @@ nb_status nb_plan_input_scales(nb_plan *p, const char *file, nb_error *err)
 {
     nb_safetensors *f = NULL;
     nb_buf name = {0};
-    bool any = false;
+    const bool narrow = narrowed(p);
+    bool any = false, set = false;
     nb_status st = nb_safetensors_open(file, &f, err);
     for (size_t i = 0; i < p->modules.count && st == NB_OK; i++) {
         const nb_module *m = &p->modules.items[i];
@@ -193,7 +196,9 @@ nb_status nb_plan_input_scales(nb_plan *p, const char *file, nb_error *err)
         st = largest(p, f, m, &amax, &found, err);
         any = any || found;
         const nb_finding *why = doubt(p, m, &name);
-        if (st == NB_OK && found && wanted(p, why)) st = set_input(p, m, why ? why->rule : "", amax, err);
+        if (st != NB_OK || !found || (narrow && !(why && nb_plan_chosen(p, why->rule)))) continue;
+        st = set_input(p, m, why ? why->rule : "", amax, err);
+        set = true;
     }
     nb_safetensors_close(f);
     if (!nb_buf_ok(&name) && st == NB_OK) st = nb_fail_nomem(err, "a tensor's name", name.len);
@@ -204,5 +209,9 @@ nb_status nb_plan_input_scales(nb_plan *p, const char *file, nb_error *err)
         nb_error_remedy(err, "make it with `nibble calibrate` from this very model");
         st = NB_ERR_ARGUMENT;
     }
+    if (st == NB_OK && !set)
+        nb_repair_note(&p->refused, "", NULL, -1,
+                       "measured scales were not written: no finding of the rules that --only names is about an input "
+                       "scale; leave --only out, or add NB111 to it");
     return st;
 }

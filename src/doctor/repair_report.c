@@ -143,13 +143,16 @@ static void text_items(const nb_repair_list *l, const char *word, nb_buf *out)
 
 void nb_repair_text(const nb_repair_result *r, nb_buf *out)
 {
-    text_items(&r->applied, "mended", out);
-    text_items(&r->refused, "refused", out);
+    text_items(&r->applied, r->dry_run ? "would mend" : "mended", out);
+    text_items(&r->refused, r->dry_run ? "would refuse" : "refused", out);
     if (r->forward) nb_buf_addf(out, "forward pass: %s\n", r->forward);
     nb_buf_addf(out, "%s: %zu errors, %zu warnings, %zu notes\n",
                 r->written ? "checked again" : "check of the source",
                 nb_findings_of(&r->check.findings, NB_SEVERITY_ERROR),
                 nb_findings_of(&r->check.findings, NB_SEVERITY_WARNING),
                 nb_findings_of(&r->check.findings, NB_SEVERITY_NOTE));
-    if (!r->applied.count && !r->refused.count) nb_buf_adds(out, "nothing to repair\n");
+    if (!r->applied.count && !r->refused.count)
+        nb_buf_adds(out, "nothing to repair, so nothing was written: the folder can be used as it is\n");
+    else if (!r->written && !r->dry_run)
+        nb_buf_adds(out, "nothing could be mended, so nothing was written\n");
 }

@@ -163,13 +163,26 @@ def test_global_scale_of_a_fused_linear_comes_from_its_sibling(tmp_path):
     compare("equal", report, src, nb.MODELS["llama_ct"], out)
 
 
-def test_healthy_folder_is_copied(tmp_path):
+@pytest.mark.parametrize("name", ["llama_ct", "llama_modelopt", "deepseek_v4_modelopt"])
+@pytest.mark.parametrize("args", [(), ("--only", "NB101"), ("--dry-run",)])
+def test_healthy_folder_needs_no_repair(name, args, tmp_path):
+    """No second copy of a sound folder: it says so and writes nothing."""
     out = tmp_path / "out"
-    report = repair(nb.MODELS["llama_ct"], "-o", out, status=(0,))
-    assert not report["applied"] and not report["refused"]
-    have = files(out)
-    assert have.pop("nibble_repair.json") and have.pop("nibble_repair.old") == b""
-    assert have == files(nb.MODELS["llama_ct"])
+    report = repair(nb.MODELS[name], "-o", out, *args, status=(0,))
+    assert not report["applied"] and not report["refused"] and not report["written"]
+    done = nb.ok("repair", nb.MODELS[name], "-o", out, *args)
+    assert "nothing to repair" in done.stdout and "nothing was written" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_what_would_be_done(tmp_path):
+    src = tmp_path / "src"
+    broken(nb.MODELS["llama_ct"], "nan_byte_one", src)
+    text = nb.ok("repair", src, "--dry-run", "-q").stdout
+    assert "would mend NB101" in text and "mended" not in text
+    broken(nb.MODELS["llama_ct"], "nan_norm", tmp_path / "norm")
+    text = nb.ok("repair", tmp_path / "norm", "--dry-run", "-q", status=(1,)).stdout
+    assert "would refuse NB112" in text and "\nrefused" not in text
 
 
 def test_untouched_tensors_and_files_stay(tmp_path):
@@ -297,6 +310,20 @@ def test_measured_scales_mend_what_was_never_measured(tmp_path):
     report = repair(src, "-o", out, "--scales", tmp_path / "s.safetensors", "--only", "NB108", status=(0,))
     applied = [a for a in report["applied"] if a["rule"] == "NB108"]
     assert {t for a in applied for t in a["tensors"]} == set(expected["findings"][0]["tensors"])
+
+
+def test_measured_scales_beside_only(tmp_path):
+    """--only narrows what check found; it does not drop the scales that --scales asks for, or says so."""
+    src, base = tmp_path / "src", nb.MODELS["llama_ct"]
+    broken(base, "sign_one", src)
+    scales = tmp_path / "s.safetensors"
+    n = len(scales_file(scales, base))
+    for rules in ("NB102", "NB111", "NB104,NB111"):
+        report = repair(src, "-o", tmp_path / rules, "--scales", scales, "--only", rules, status=(0, 1))
+        assert sum(len(a["tensors"]) for a in report["applied"] if not a["rule"]) == n, rules
+        assert any(a["rule"] == "NB102" for a in report["applied"]) == (rules == "NB102")
+    report = repair(src, "-o", tmp_path / "none", "--scales", scales, "--only", "NB104", status=(1,))
+    assert not report["written"] and any("--only" in r["why"] for r in report["refused"]) and not (tmp_path / "none").exists()
 
 
 def test_data_is_measured_on_the_way(tmp_path):
@@ -465,3 +492,43 @@ def test_diff_of_traces(tmp_path):
     assert nb.ok_json("diff", tmp_path / "a.json", tmp_path / "a.json")["first_difference"] is None
     (tmp_path / "c.json").write_text("{}")
     assert nb.run("diff", tmp_path / "a.json", tmp_path / "c.json").returncode == 1
+
+
+def test_diff_names_config_keys(tmp_path):
+    """Equal tensors under different configs are not the same model."""
+    base, other = nb.MODELS["llama_modelopt"], tmp_path / "other"
+    shutil.copytree(base, other)
+    config = json.loads((base / "config.json").read_text())
+    config["quantization_config"]["quant_algo"] = "FP8"
+    config["extra"] = [1, 2]
+    (other / "config.json").write_text(json.dumps(config))
+    quant = json.loads((base / "hf_quant_config.json").read_text())
+    del quant["quantization"]["quant_algo"]
+    (other / "hf_quant_config.json").write_text(json.dumps(quant))
+    report = nb.ok_json("diff", base, other)
+    assert report["changed"] == 0
+    assert sorted((f["file"], f["key"], f["a"], f["b"], f.get("only")) for f in report["files"]) == [
+        ("config.json", "extra", None, [1, 2], "b"), ("config.json", "quantization_config.quant_algo", "NVFP4", "FP8", None),
+        ("hf_quant_config.json", "quantization.quant_algo", "NVFP4", None, "a")]
+    text = nb.ok("diff", base, other).stdout
+    assert 'config.json  quantization_config.quant_algo: "NVFP4" / "FP8"' in text and "0 of" in text
+    assert nb.ok_json("diff", base, base)["files"] == []
+    (other / "hf_quant_config.json").unlink()
+    assert {"file": "hf_quant_config.json", "key": None, "a": None, "b": None, "only": "a"} in nb.ok_json("diff", base, other)["files"]
+    # Other white space alone is no difference.
+    (tmp_path / "same").mkdir()
+    for f in base.iterdir():
+        shutil.copy(f, tmp_path / "same")
+    (tmp_path / "same" / "config.json").write_text(json.dumps(json.loads((base / "config.json").read_text()), indent=5))
+    assert nb.ok_json("diff", base, tmp_path / "same")["files"] == []
+
+
+def test_diff_of_a_missing_file(tmp_path):
+    (tmp_path / "a.json").write_text('{"rows": []}')
+    for args in ((tmp_path / "a.json", tmp_path / "b.json"), (tmp_path / "b.json", tmp_path / "a.json"), (tmp_path / "b.json", nb.DEMO),
+                 (tmp_path / "a.json", tmp_path / "b")):
+        done = nb.run("diff", *args)
+        assert done.returncode == 1 and str(tmp_path / "b") in done.stderr and "no such file" in done.stderr
+        assert "nibble trace" in done.stderr and done.stderr.count("\n") == 1
+    done = nb.run("diff", tmp_path / "a.json", nb.DEMO)
+    assert done.returncode == 64 and str(tmp_path / "a.json") in done.stderr
