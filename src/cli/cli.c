@@ -32,6 +32,12 @@ int nb_cli_bad_option(const char *verb, int code, char **argv)
     return nb_cli_usage(verb, "there is no option '%s' here", word);
 }
 
+int nb_cli_bad_value(const char *verb, const struct option *options, int code, const char *takes)
+{
+    while (options->name && options->val != code) options++;
+    return nb_cli_usage(verb, "--%s takes %s, not '%s'", options->name ? options->name : "?", takes, optarg);
+}
+
 int nb_cli_fail(const nb_error *err)
 {
     char line[2048];
@@ -80,6 +86,7 @@ const char nb_cli_model_help[] =
 
 int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m)
 {
+    static const struct option options[] = {NB_CLI_MODEL_OPTIONS, {0}};
     uint64_t v;
     switch (code) {
     case NB_OPT_MODEL: m->arith = optarg; return NB_EXIT_OK;
@@ -88,15 +95,19 @@ int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m
     case NB_OPT_MODEL + 6: m->quant_input = optarg; return NB_EXIT_OK;
     case NB_OPT_MODEL + 3:
         if (!nb_cli_number(optarg, 1, 1024, &v))
-            return nb_cli_usage(verb, "--threads takes a number from 1 to 1024, not '%s'", optarg);
+            return nb_cli_bad_value(verb, options, code, "a number from 1 to 1024");
         m->threads = v;
         return NB_EXIT_OK;
     case NB_OPT_MODEL + 4:
         if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
-            return nb_cli_usage(verb, "--max-model-len takes a number of tokens, not '%s'", optarg);
+            return nb_cli_bad_value(verb, options, code, "a number of tokens");
         m->max_context = v;
         return NB_EXIT_OK;
-    case NB_OPT_MODEL + 5: m->format = optarg; return NB_EXIT_OK;
+    case NB_OPT_MODEL + 5:
+        if (strcmp(optarg, "text") != 0 && strcmp(optarg, "json") != 0)
+            return nb_cli_bad_value(verb, options, code, "text or json");
+        m->format = optarg;
+        return NB_EXIT_OK;
     case NB_OPT_MODEL + 7: m->scales = optarg; return NB_EXIT_OK;
     case NB_OPT_MODEL + 8:
         if (m->n_dequant == NB_MAX_DEQUANT)
@@ -128,6 +139,19 @@ static bool dtype_of(const char *name, bool *bf16)
     return !name || *bf16 || strcmp(name, "f32") == 0;
 }
 
+/* --kernels with a set that this machine has not: lists those that it has. */
+static int bad_kernels(const char *verb, const nb_cpu *cpu, const char *name)
+{
+    const nb_kernels *list[8];
+    const size_t n = nb_kernels_list(cpu, list, sizeof list / sizeof *list);
+    char names[128] = "auto";
+    for (size_t i = 0; i < n; i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i + 1 < n ? ", " : " or ", list[i]->name);
+    }
+    return nb_cli_usage(verb, "--kernels takes %s on this machine, not '%s'", names, name);
+}
+
 int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
                         nb_llm_options *out)
 {
@@ -143,21 +167,18 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
     if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
     m->dir = argv[optind];
     if (!arith_of(arith, &out->arith))
-        return nb_cli_usage(verb, "--arith is exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'",
+        return nb_cli_usage(verb, "--arith takes exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'",
                             arith);
     if (m->scales && strcmp(m->scales, "dynamic") == 0 && out->arith == NB_ARITH_W4A4)
         out->arith = NB_ARITH_W4A4_DYNAMIC; /* its name, wherever the arithmetic is printed */
     nb_cpu cpu;
     nb_cpu_detect(&cpu);
     if (m->kernels && strcmp(m->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, m->kernels))
-        return nb_cli_usage(verb, "--kernels is auto, generic, or a set that this machine has, not '%s'",
-                            m->kernels);
+        return bad_kernels(verb, &cpu, m->kernels);
     if (!dtype_of(m->act_dtype, &out->act_bf16))
-        return nb_cli_usage(verb, "--act-dtype is f32 or bf16, not '%s'", m->act_dtype);
+        return nb_cli_usage(verb, "--act-dtype takes f32 or bf16, not '%s'", m->act_dtype);
     if (!dtype_of(m->quant_input, &out->quant_bf16))
-        return nb_cli_usage(verb, "--quant-input is f32 or bf16, not '%s'", m->quant_input);
-    if (strcmp(m->format, "text") != 0 && strcmp(m->format, "json") != 0)
-        return nb_cli_usage(verb, "--format is text or json, not '%s'", m->format);
+        return nb_cli_usage(verb, "--quant-input takes f32 or bf16, not '%s'", m->quant_input);
     nb_cli_sink(&out->sink, m->quiet);
     return NB_EXIT_OK;
 }

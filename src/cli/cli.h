@@ -13,6 +13,9 @@ enum { NB_EXIT_OK = 0, NB_EXIT_FAILED = 1, NB_EXIT_USAGE = 64 };
 int nb_cli_usage(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same for what getopt_long did not take (code ':' or '?', with an option string that begins with ':'): names it. */
 int nb_cli_bad_option(const char *verb, int code, char **argv);
+/* The same for a value that an option does not take: "--rows takes a number of tokens, not 'x'". The option is the entry of
+ * `options` with this code, the value optarg, takes what it takes. */
+int nb_cli_bad_value(const char *verb, const struct option *options, int code, const char *takes);
 /* Prints a library error on stderr; returns NB_EXIT_FAILED. */
 int nb_cli_fail(const nb_error *err);
 

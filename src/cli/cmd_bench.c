@@ -227,11 +227,11 @@ int nb_cmd_bench(int argc, char **argv)
     while ((code = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
         if (code == OPT_PROMPT || code == OPT_TOKENS) {
             if (!nb_cli_number(optarg, 1, 1 << 20, code == OPT_PROMPT ? &prompt : &tokens))
-                return nb_cli_usage("bench", "'%s' is not a number of tokens", optarg);
+                return nb_cli_bad_value("bench", options, code, "a number of tokens");
         } else if (code == OPT_STREAMS) {
-            if (!read_list(optarg, &streams))
-                return nb_cli_usage("bench", "'%s' is no list of at most %d numbers from 1 to %d", optarg,
-                                    MAX_LIST, MAX_STREAMS);
+            char takes[64];
+            snprintf(takes, sizeof takes, "at most %d numbers from 1 to %d, as 1,4", MAX_LIST, MAX_STREAMS);
+            if (!read_list(optarg, &streams)) return nb_cli_bad_value("bench", options, code, takes);
         } else if ((rc = nb_cli_model_option("bench", code, argv, &model))) {
             return rc;
         }

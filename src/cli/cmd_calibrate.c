@@ -70,7 +70,7 @@ int nb_cmd_calibrate(int argc, char **argv)
         case OPT_DATA: o.data = optarg; break;
         case OPT_ROWS:
             if (!nb_cli_number(optarg, 1, 1 << 20, &v))
-                return nb_cli_usage("calibrate", "--rows takes a number of tokens, not '%s'", optarg);
+                return nb_cli_bad_value("calibrate", options, code, "a number of tokens");
             o.rows = v;
             break;
         default:

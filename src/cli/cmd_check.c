@@ -121,7 +121,7 @@ int nb_cmd_check(int argc, char **argv)
         switch (o) {
         case OPT_FORMAT:
             if (!format_find(optarg, &how)) {
-                code = nb_cli_usage("check", "--format is text, json, sarif or html, not '%s'", optarg);
+                code = nb_cli_bad_value("check", options, o, "text, json, sarif or html");
                 goto out;
             }
             break;
@@ -129,7 +129,7 @@ int nb_cmd_check(int argc, char **argv)
         case OPT_EXPLAIN:
         case OPT_IGNORE:
             if (!nb_rule_find(optarg)) {
-                code = nb_cli_usage("check", "there is no rule '%s'; --rules lists them", optarg);
+                code = nb_cli_bad_value("check", options, o, "a rule (--rules lists them)");
                 goto out;
             }
             if (o == OPT_EXPLAIN)
@@ -138,10 +138,9 @@ int nb_cmd_check(int argc, char **argv)
                 ignored[n_ignored++] = nb_rule_find(optarg)->code;
             break;
         case OPT_TP: {
-            char *end;
-            const unsigned long tp = strtoul(optarg, &end, 10);
-            if (*optarg < '0' || *optarg > '9' || *end || tp < 1 || tp > 65536) {
-                code = nb_cli_usage("check", "--tp is a number of GPUs from 1 to 65536, not '%s'", optarg);
+            uint64_t tp;
+            if (!nb_cli_number(optarg, 1, 65536, &tp)) {
+                code = nb_cli_bad_value("check", options, o, "a number of GPUs from 1 to 65536");
                 goto out;
             }
             wanted.tp = (uint32_t)tp;

@@ -101,11 +101,11 @@ int nb_cmd_diff(int argc, char **argv)
         case OPT_FORMAT:
             json = strcmp(optarg, "json") == 0;
             if (!json && strcmp(optarg, "text") != 0)
-                return nb_cli_usage("diff", "--format is text or json, not '%s'", optarg);
+                return nb_cli_bad_value("diff", options, o, "text or json");
             break;
         case OPT_TOLERANCE:
             if (!nb_cli_real(optarg, &tolerance) || tolerance < 0)
-                return nb_cli_usage("diff", "--tolerance takes a number from 0 up, not '%s'", optarg);
+                return nb_cli_bad_value("diff", options, o, "a number from 0 up");
             break;
         case 'q': quiet = true; break;
         case 'h': fputs(help, stdout); return NB_EXIT_OK;

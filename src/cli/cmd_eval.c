@@ -23,7 +23,9 @@ static const char usage[] =
     "included, the argmax?\n\n";
 
 static const char examples[] =
-    "\nExit status: 0 evaluated (whatever came out), 1 failed, 64 usage.\n"
+    "\nExit status: 0 evaluated (logits that are not finite are kept, a sample without an answer is a wrong "
+    "one), 1 failed, or no\n"
+    "perplexity because logits are not finite; 64 usage.\n"
     "\nexamples:\n"
     "  echo '[[0, 17, 42]]' > ids.json; nibble eval models/demo --ids ids.json --logits out.safetensors\n"
     "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"12 + 30 =\"}], \"reply\": \"42\"}' > "
@@ -75,7 +77,9 @@ int nb_cmd_eval(int argc, char **argv)
         case OPT_CHUNK:
         case OPT_WINDOW:
             if (!nb_cli_number(optarg, code == OPT_WINDOW ? 2 : 1, 1 << 20, &v))
-                return nb_cli_usage("eval", "'%s' is not a number of tokens", optarg);
+                return nb_cli_bad_value("eval", options, code,
+                                        code == OPT_WINDOW ? "a number of tokens from 2 to 1048576"
+                                                           : "a number of tokens from 1 to 1048576");
             if (code == OPT_CHUNK)
                 e.chunk = v;
             else
@@ -102,6 +106,14 @@ int nb_cmd_eval(int argc, char **argv)
     nb_status s = e.ids_file    ? nb_eval_ids(&e, &err)
                   : e.text_file ? nb_eval_text(&e, &err)
                                 : nb_eval_samples(&e, &err);
-    if (s == NB_OK) nb_cli_health(model.dir, model.quiet);
-    return s == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
+    if (s != NB_OK) return nb_cli_fail(&err);
+    nb_cli_health(model.dir, model.quiet);
+    if (!e.odd) return NB_EXIT_OK;
+    fprintf(stderr,
+            "nibble: %zu of %zu rows of logits are not finite: `nibble trace %s --arith %s` names the "
+            "operator at fault, "
+            "`nibble check %s` the tensor\n",
+            e.odd, e.rows, model.dir, nb_arith_name(lo.arith), model.dir);
+    /* The logits asked for are all there, and a sample without an answer is a wrong one; but there is no perplexity. */
+    return e.text_file ? NB_EXIT_FAILED : NB_EXIT_OK;
 }

@@ -25,7 +25,8 @@ static const char help[] =
     "{\"messages\"})\n"
     "  --dequant PATTERN  linears whose name matches this glob become BF16, and the config says so "
     "(repeatable)\n"
-    "  --only RULE,…      mend these rules' findings alone; measured scales are written all the same, but narrowed "
+    "  --only RULE,…      mend these rules' findings alone; measured scales are written all the same, but "
+    "narrowed "
     "to what\n"
     "                     NB104, NB105, NB106 or NB108 found when it names one of these\n"
     "  --dry-run          say what would be done; write nothing\n"
@@ -33,7 +34,8 @@ static const char help[] =
     "  --format F         text (default) or json: JSON alone on stdout\n"
     "  -q, --quiet        no progress and notes on stderr\n"
     "\n"
-    "Exit status: 0 done, nothing above a note is left (nor was, when there was nothing to repair: then nothing is written); 1 something was refused (and nothing written if that "
+    "Exit status: 0 done, nothing above a note is left (nor was, when there was nothing to repair: then "
+    "nothing is written); 1 something was refused (and nothing written if that "
     "was all); 2 failed,\n"
     "nothing written; 64 usage.\n"
     "\n"
@@ -109,7 +111,8 @@ static int split_rules(const char *list, request *r, const char **rules, size_t 
     r->opt.only = rules;
     for (char *rule = strtok_r(r->only, ",", &state); rule; rule = strtok_r(NULL, ",", &state)) {
         if (!nb_rule_find(rule))
-            return nb_cli_usage("repair", "there is no rule '%s'; nibble check --rules lists them", rule);
+            return nb_cli_usage("repair", "--only takes rules (nibble check --rules lists them), not '%s'",
+                                rule);
         if (r->opt.n_only == cap) return nb_cli_usage("repair", "--only names a rule more than once");
         rules[r->opt.n_only++] = nb_rule_find(rule)->code;
     }
@@ -140,7 +143,7 @@ static int parse(int argc, char **argv, request *r, const char **rules, size_t c
         case OPT_FORMAT:
             r->json = strcmp(optarg, "json") == 0;
             if (!r->json && strcmp(optarg, "text") != 0)
-                return nb_cli_usage("repair", "--format is text or json, not '%s'", optarg);
+                return nb_cli_bad_value("repair", options, o, "text or json");
             break;
         case OPT_SCALES: r->opt.scales = optarg; break;
         case OPT_DEQUANT: dequant[r->opt.n_dequant++] = optarg; break;

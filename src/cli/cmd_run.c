@@ -219,28 +219,36 @@ static const struct option options[] = {{"prompt", required_argument, NULL, 'p'}
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
-/* A sampling option; false: its value is no number in range. */
-static bool sampling_option(int code, nb_sampling *s)
+/* A sampling option. Returns NB_EXIT_OK, or the exit code after having printed what it takes. */
+static int sampling_option(int code, nb_sampling *s)
 {
     uint64_t v;
     double d;
     switch (code) {
     case OPT_TOP_K:
-        if (!nb_cli_number(optarg, 0, UINT32_MAX, &v)) return false;
+        if (!nb_cli_number(optarg, 0, UINT32_MAX, &v))
+            return nb_cli_bad_value("run", options, code, "a whole number (0: all tokens)");
         s->top_k = (uint32_t)v;
-        return true;
-    case OPT_SEED: return nb_cli_number(optarg, 0, UINT64_MAX, &s->seed);
-    default: break;
-    }
-    if (!nb_cli_real(optarg, &d) || d < 0) return false;
-    if (code != OPT_TEMPERATURE && (d > 1 || (code == OPT_TOP_P && d == 0))) return false;
-    if (code == OPT_TEMPERATURE)
+        return NB_EXIT_OK;
+    case OPT_SEED:
+        if (nb_cli_number(optarg, 0, UINT64_MAX, &s->seed)) return NB_EXIT_OK;
+        return nb_cli_bad_value("run", options, code, "a whole number");
+    case OPT_TEMPERATURE:
+        if (!nb_cli_real(optarg, &d) || d < 0)
+            return nb_cli_bad_value("run", options, code, "a number from 0 up");
         s->temperature = (float)d;
-    else if (code == OPT_TOP_P)
+        return NB_EXIT_OK;
+    case OPT_TOP_P:
+        if (!nb_cli_real(optarg, &d) || d <= 0 || d > 1)
+            return nb_cli_bad_value("run", options, code, "a number above 0, at most 1");
         s->top_p = (float)d;
-    else
+        return NB_EXIT_OK;
+    default:
+        if (!nb_cli_real(optarg, &d) || d < 0 || d > 1)
+            return nb_cli_bad_value("run", options, code, "a number from 0 to 1");
         s->min_p = (float)d;
-    return true;
+        return NB_EXIT_OK;
+    }
 }
 
 int nb_cmd_run(int argc, char **argv)
@@ -272,7 +280,7 @@ int nb_cmd_run(int argc, char **argv)
         case OPT_PRINT: r.print_prompt = true; break;
         case 'n':
             if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
-                rc = nb_cli_usage("run", "-n takes a number of tokens, not '%s'", optarg);
+                rc = nb_cli_bad_value("run", options, code, "a number of tokens");
             else
                 r.max_tokens = v;
             break;
@@ -280,10 +288,7 @@ int nb_cmd_run(int argc, char **argv)
         case OPT_TOP_K:
         case OPT_TOP_P:
         case OPT_MIN_P:
-        case OPT_SEED:
-            if (!sampling_option(code, &r.sampling))
-                rc = nb_cli_usage("run", "'%s' is not a number that this option takes", optarg);
-            break;
+        case OPT_SEED: rc = sampling_option(code, &r.sampling); break;
         default: rc = nb_cli_model_option("run", code, argv, &model);
         }
         if (rc != NB_EXIT_OK) goto out;

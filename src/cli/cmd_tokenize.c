@@ -230,7 +230,7 @@ static int parse_options(int argc, char **argv, options *o)
         case CHAT: o->chat = true; break;
         case FORMAT: /* for scripts that give it to every verb: there is one form */
             if (strcmp(optarg, "text") != 0 && strcmp(optarg, "json") != 0)
-                return nb_cli_usage(verb, "--format is text or json, not '%s'", optarg);
+                return nb_cli_bad_value(verb, table, code, "text or json");
             break;
         case 'h': o->help = true; return NB_EXIT_OK;
         default: return nb_cli_bad_option(verb, code, argv);

@@ -72,29 +72,31 @@ static int own_option(trace *t, int code, char **argv)
     case OPT_IDS: t->ids = optarg; return NB_EXIT_OK;
     case OPT_AS:
         if (nb_stack_find(optarg, &t->o.stack)) return NB_EXIT_OK;
-        return nb_cli_usage(
-            "trace",
-            "--as is vllm-cutlass, vllm-flashinfer, vllm-marlin, vllm-emulation or llama.cpp, "
-            "not '%s'",
-            optarg);
+        return nb_cli_bad_value("trace", options, code,
+                                "vllm-cutlass, vllm-flashinfer, vllm-marlin, vllm-emulation or llama.cpp");
     case OPT_CAST:
         t->o.cast_nosat = strcmp(optarg, "nosat") == 0;
         if (t->o.cast_nosat || strcmp(optarg, "sat") == 0) return NB_EXIT_OK;
-        return nb_cli_usage("trace", "--cast is sat or nosat, not '%s'", optarg);
+        return nb_cli_bad_value("trace", options, code, "sat or nosat");
     case OPT_MODULE: t->probe.pattern = optarg; return NB_EXIT_OK;
     case OPT_AMAX:
         if (nb_cli_real(optarg, &t->probe.amax) && t->probe.amax > 0 && t->probe.amax < 1e38)
             return NB_EXIT_OK;
-        return nb_cli_usage("trace", "--amax takes a number above 0, not '%s'", optarg);
+        return nb_cli_bad_value("trace", options, code, "a number above 0");
     case OPT_ROWS:
         if (!nb_cli_number(optarg, 1, 1 << 16, &v))
-            return nb_cli_usage("trace", "--rows takes a number from 1 to 65536, not '%s'", optarg);
+            return nb_cli_bad_value("trace", options, code, "a number from 1 to 65536");
         t->probe.rows = v;
         t->rows_given = true;
         return NB_EXIT_OK;
     case OPT_SEED:
         if (nb_cli_number(optarg, 0, UINT64_MAX, &t->probe.seed)) return NB_EXIT_OK;
-        return nb_cli_usage("trace", "--seed takes a number, not '%s'", optarg);
+        return nb_cli_bad_value("trace", options, code, "a number");
+    case NB_OPT_MODEL + 5: /* one form more than the other verbs have */
+        t->html = strcmp(optarg, "html") == 0;
+        t->model.format = t->html ? "text" : optarg;
+        if (t->html || strcmp(optarg, "text") == 0 || strcmp(optarg, "json") == 0) return NB_EXIT_OK;
+        return nb_cli_bad_value("trace", options, code, "text, json or html");
     default: return nb_cli_model_option("trace", code, argv, &t->model);
     }
 }
@@ -201,10 +203,6 @@ int nb_cmd_trace(int argc, char **argv)
     if (t.model.help) {
         printf("%s%s%s", usage, nb_cli_model_help, examples);
         goto out;
-    }
-    if (t.model.format && strcmp(t.model.format, "html") == 0) {
-        t.html = true;
-        t.model.format = "text";
     }
     if ((rc = nb_cli_model_finish("trace", argc, argv, "exact", &t.model, &lo)) || (rc = check_form(&t)))
         goto out;

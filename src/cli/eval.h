@@ -11,12 +11,16 @@ typedef struct nb_eval {
     size_t chunk, window;
     bool together, json;
     const nb_llm_options *opt;
+    size_t rows, odd; /* what came out: rows of logits looked at, and those with a value that is not finite */
 } nb_eval;
 
-/* Each prints its result on stdout. */
-nb_status nb_eval_ids(const nb_eval *e, nb_error *err);
-nb_status nb_eval_text(const nb_eval *e, nb_error *err);
-nb_status nb_eval_samples(const nb_eval *e, nb_error *err);
+/* Each prints its result on stdout and counts rows. */
+nb_status nb_eval_ids(nb_eval *e, nb_error *err);
+nb_status nb_eval_text(nb_eval *e, nb_error *err);
+nb_status nb_eval_samples(nb_eval *e, nb_error *err);
+
+/* Counts one row of n logits. False: not all are finite. */
+bool nb_eval_count(nb_eval *e, const float *logits, size_t n);
 
 /* An engine for sequences of at most max_len tokens, of which n_seqs run at once, chunk tokens of each a step. */
 nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t chunk, nb_engine **out,

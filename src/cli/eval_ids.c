@@ -77,6 +77,7 @@ done:
 
 /* Rows arrive in any order; they are kept until their file is written. */
 typedef struct rows {
+    nb_eval *e;
     float **logits; /* [n][T][V] */
     float **hidden; /* [n][L][T][D]; NULL when not wanted */
     const id_lists *ids;
@@ -89,6 +90,7 @@ static void take_logits(void *ctx, size_t part, size_t row, const float *v)
 {
     rows *r = ctx;
     size_t i = r->seq_of[part];
+    nb_eval_count(r->e, v, r->vocab);
     memcpy(r->logits[i] + (r->base[i] + row) * r->vocab, v, r->vocab * sizeof *v);
 }
 
@@ -163,10 +165,10 @@ static nb_status write_rows(const char *path, const char *prefix, const id_lists
     return s;
 }
 
-nb_status nb_eval_ids(const nb_eval *e, nb_error *err)
+nb_status nb_eval_ids(nb_eval *e, nb_error *err)
 {
     id_lists ids = {0};
-    rows r = {.ids = &ids};
+    rows r = {.e = e, .ids = &ids};
     nb_engine *g = NULL;
     nb_status s = read_lists(e->ids_file, &ids, err);
     if (s != NB_OK) goto out;

@@ -49,8 +49,18 @@ nb_status nb_eval_feed(nb_engine *g, const uint32_t *ids, size_t n, size_t chunk
     return s;
 }
 
+bool nb_eval_count(nb_eval *e, const float *logits, size_t n)
+{
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) finite = finite && isfinite(logits[i]);
+    e->rows++;
+    e->odd += !finite;
+    return finite;
+}
+
 /* Rows of one sequence come in order; row t predicts token t + 1. */
 typedef struct scorer {
+    nb_eval *e;
     const uint32_t *ids;
     size_t n, from, vocab, at; /* tokens [from, n) are judged; at: rows seen */
     double nll;
@@ -64,8 +74,9 @@ static void score_row(void *ctx, size_t part, size_t row, const float *logits)
     if (next < s->from || next >= s->n) return;
     uint32_t want = s->ids[next], best = nb_argmax(logits, s->vocab);
     double sum = 0, top = logits[best];
+    const bool finite = nb_eval_count(s->e, logits, s->vocab);
     for (size_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - top);
-    if (best != want || isnan(sum)) s->right = false; /* beside a NaN or an infinity nothing is the largest */
+    if (best != want || !finite) s->right = false; /* beside a NaN or an infinity nothing is the largest */
     s->nll += top + log(sum) - (double)logits[want];
 }
 
@@ -79,18 +90,27 @@ static nb_status open_tokenizer(const nb_eval *e, nb_tokenizer **t, nb_tok_scrat
     return s;
 }
 
-/* A number as JSON has it; what JSON has not is a string. */
-static const char *json_number(double v, char *buf, size_t cap)
+/* A number for people; what is none is a word without a sign that means nothing. */
+static const char *number(double v, int digits, char *buf, size_t cap)
 {
-    const char *word = isnan(v) ? "\"nan\"" : v > 0 ? "\"inf\"" : "\"-inf\"";
     if (isfinite(v))
-        snprintf(buf, cap, "%.9g", v);
+        snprintf(buf, cap, "%.*f", digits, v);
     else
-        snprintf(buf, cap, "%s", word);
+        snprintf(buf, cap, "%s", isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
     return buf;
 }
 
-nb_status nb_eval_text(const nb_eval *e, nb_error *err)
+/* The same as JSON has it: what JSON has not is a string. */
+static const char *json_number(double v, char *buf, size_t cap)
+{
+    if (isfinite(v))
+        snprintf(buf, cap, "%.9g", v);
+    else
+        snprintf(buf, cap, "\"%s\"", isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
+    return buf;
+}
+
+nb_status nb_eval_text(nb_eval *e, nb_error *err)
 {
     nb_tokenizer *t = NULL;
     nb_tok_scratch *w = NULL;
@@ -114,8 +134,11 @@ nb_status nb_eval_text(const nb_eval *e, nb_error *err)
     if ((s = nb_eval_engine(e, 1, e->window, chunk, &g, err))) goto out;
     size_t tokens = windows * (e->window - 1);
     for (size_t i = 0; i < windows; i++) {
-        scorer sc = {
-            .ids = ids.data + i * e->window, .n = e->window, .from = 1, .vocab = nb_engine_model(g)->vocab};
+        scorer sc = {.e = e,
+                     .ids = ids.data + i * e->window,
+                     .n = e->window,
+                     .from = 1,
+                     .vocab = nb_engine_model(g)->vocab};
         nb_step_out out = {.logits = score_row, .ctx = &sc};
         if ((s = nb_eval_feed(g, sc.ids, e->window, chunk, &out, err))) goto out;
         nll += sc.nll;
@@ -129,8 +152,8 @@ nb_status nb_eval_text(const nb_eval *e, nb_error *err)
         printf("{\"perplexity\": %s, \"mean_nll\": %s, \"windows\": %zu, \"tokens\": %zu}\n",
                json_number(ppl, p, sizeof p), json_number(mean, q, sizeof q), windows, tokens);
     else
-        printf("perplexity %.4f (mean nll %.6f) over %zu tokens in %zu windows of %zu\n", ppl, mean, tokens,
-               windows, e->window);
+        printf("perplexity %s (mean nll %s) over %zu tokens in %zu windows of %zu\n",
+               number(ppl, 4, p, sizeof p), number(mean, 6, q, sizeof q), tokens, windows, e->window);
 out:
     nb_buf_free(&text);
     free(ids.data);
@@ -195,7 +218,7 @@ out:
     return s;
 }
 
-nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
+nb_status nb_eval_samples(nb_eval *e, nb_error *err)
 {
     nb_tokenizer *t = NULL;
     nb_tok_scratch *w = NULL;
@@ -225,7 +248,8 @@ nb_status nb_eval_samples(const nb_eval *e, nb_error *err)
         if ((s = sample_ids(format, &gen, t, w, line, len, (size_t)(line - text.data), number,
                             e->samples_file, &ids, &from, err)))
             goto out;
-        scorer sc = {.ids = ids.data, .n = ids.len, .from = from, .vocab = model->vocab, .right = true};
+        scorer sc = {
+            .e = e, .ids = ids.data, .n = ids.len, .from = from, .vocab = model->vocab, .right = true};
         nb_step_out out = {.logits = score_row, .ctx = &sc};
         if ((s = nb_eval_feed(g, ids.data, ids.len - 1, chunk, &out, err))) goto out;
         nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", sc.right ? "true" : "false");

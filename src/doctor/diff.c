@@ -305,5 +305,6 @@ void nb_diff_text(const nb_diff *d, nb_buf *out)
     }
     nb_diff_files_text(d, out);
     nb_buf_addf(out, "%zu of %zu tensors differ", d->changed, d->count);
-    nb_buf_adds(out, d->n_files ? "; so do the files named above\n" : "; configs, tokenizer and template are the same\n");
+    nb_buf_adds(out, d->n_files ? "; so do the files named above\n"
+                                : "; configs, tokenizer and template are the same\n");
 }

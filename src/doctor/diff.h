@@ -32,7 +32,7 @@ typedef struct nb_diff {
     size_t changed; /* items with changed bytes, or in one folder alone */
     nb_diff_file *files;
     size_t n_files, cap_files;
-} nb_diff;          /* zero-initialise; nb_diff_free */
+} nb_diff; /* zero-initialise; nb_diff_free */
 
 /* Compares two folders (or hub ids), a few rows at a time. Linears whose sets are not whole are compared by bytes alone. */
 nb_status nb_diff_folders(const char *a, const char *b, const nb_sink *sink, nb_diff *out, nb_error *err);

@@ -10,10 +10,17 @@
 #define MAX_FILE ((size_t)1 << 28)
 
 /* Compared key by key where both are JSON objects, else as bytes. */
-static const char *const files[] = {"config.json",           "hf_quant_config.json",    "generation_config.json",
-                                    "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json",
-                                    "tokenizer.model",       "chat_template.jinja",     "chat_template.json",
-                                    "vocab.json",            "merges.txt"};
+static const char *const files[] = {"config.json",
+                                    "hf_quant_config.json",
+                                    "generation_config.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "tokenizer.json",
+                                    "tokenizer.model",
+                                    "chat_template.jinja",
+                                    "chat_template.json",
+                                    "vocab.json",
+                                    "merges.txt"};
 #define BY_KEY 5 /* the first so many; the others are data */
 
 static bool add(nb_diff *d, const char *file, const char *key, char *a, char *b, char only)

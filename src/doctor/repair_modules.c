@@ -210,8 +210,9 @@ nb_status nb_plan_input_scales(nb_plan *p, const char *file, nb_error *err)
         st = NB_ERR_ARGUMENT;
     }
     if (st == NB_OK && !set)
-        nb_repair_note(&p->refused, "", NULL, -1,
-                       "measured scales were not written: no finding of the rules that --only names is about an input "
-                       "scale; leave --only out, or add NB111 to it");
+        nb_repair_note(
+            &p->refused, "", NULL, -1,
+            "measured scales were not written: no finding of the rules that --only names is about an input "
+            "scale; leave --only out, or add NB111 to it");
     return st;
 }

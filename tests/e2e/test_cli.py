@@ -69,6 +69,29 @@ def test_what_is_rejected_is_named(args, says):
     assert done.returncode == 64 and not done.stdout and says in done.stderr
 
 
+# A value that an option does not take: the message names the option, and what it takes.
+BAD_VALUES = [("run -p x", "--temperature", "number"), ("run -p x", "--top-k", "number"), ("run -p x", "--top-p", "at most 1"),
+              ("run -p x", "--min-p", "from 0 to 1"), ("run -p x", "--seed", "number"), ("run -p x", "--max-tokens", "tokens"),
+              ("run -p x", "--threads", "1 to 1024"), ("run -p x", "--max-model-len", "tokens"), ("run -p x", "--arith", "w4a4-dynamic"),
+              ("run -p x", "--act-dtype", "bf16"), ("run -p x", "--kernels", "auto, generic"), ("eval --text x", "--window", "tokens"),
+              ("eval --text x", "--chunk", "tokens"), ("eval --text x", "--format", "text or json"), ("bench", "--prompt", "tokens"),
+              ("bench", "--tokens", "tokens"), ("bench", "--streams", "numbers"), ("bench", "--kernels", "generic"),
+              ("trace", "--format", "text, json or html"), ("trace", "--as", "vllm-marlin"), ("trace", "--cast", "nosat"),
+              ("trace", "--amax", "number"), ("trace", "--rows", "number"), ("trace", "--seed", "number"), ("calibrate", "--rows", "tokens"),
+              ("calibrate", "--format", "text or json"), ("check", "--format", "sarif"), ("check", "--tp", "GPUs"), ("check", "--ignore", "rule"),
+              ("check", "--explain", "rule"), ("repair -o x", "--format", "text or json"), ("repair -o x", "--only", "rule"),
+              ("diff", "--format", "text or json"), ("diff", "--tolerance", "number"), ("tokenize", "--format", "text or json"),
+              ("serve", "--port", "number"), ("serve", "--kernels", "generic"), ("serve", "--memory", "bytes")]
+
+
+@pytest.mark.parametrize("verb, option, takes", BAD_VALUES, ids=lambda x: x)
+def test_a_bad_value_names_its_option(verb, option, takes):
+    verb, *more = verb.split()
+    done = nb.run(verb, nb.DEMO, *more, option, "hot")
+    assert done.returncode == 64 and not done.stdout and len(done.stderr.splitlines()) == 1
+    assert option in done.stderr and "'hot'" in done.stderr and takes in done.stderr
+
+
 def test_a_verb_like_no_other_gets_no_guess():
     assert "did you mean" not in nb.run("frobnicate").stderr
 
@@ -306,3 +329,26 @@ def test_a_scale_that_is_no_number_does_not_load_silently(base, value, tmp_path)
     assert len(told) == 1 and "1 linear: model.layers.1.mlp.up_proj" in told[0] and "nibble check" in told[0]
     healthy = nb.run("eval", nb.MODELS[base], "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out", "-q")
     assert "global scale" not in healthy.stderr
+
+
+def test_eval_of_a_model_that_gives_nan(tmp_path):
+    """A line that says so and what to run. Logits are kept (exit 0) and a sample without an answer is a wrong one, but there is no
+    perplexity of NaN: exit 1."""
+    import defects
+    model, ids, text, samples = tmp_path / "m", tmp_path / "ids.json", tmp_path / "t.txt", tmp_path / "s.jsonl"
+    defects.break_py.write(str(nb.MODELS["llama_ct"]), str(model), "nan_byte_one")
+    ids.write_text("[[1, 2, 3]]")
+    text.write_text("a few words " * 40)
+    samples.write_text(json.dumps({"prompt": "a few", "reply": "words"}) + "\n")
+    forms = {("--ids", ids, "--logits", tmp_path / "out"): 0, ("--text", text, "--window", "8"): 1, ("--samples", samples): 0}
+    for form, code in forms.items():
+        done = nb.run("eval", model, *form, "-q")
+        assert done.returncode == code, done.stderr
+        told = [line for line in done.stderr.splitlines() if "not finite" in line]
+        assert len(told) == 1 and f"nibble trace {model}" in told[0] and "-nan" not in done.stdout + done.stderr
+        healthy = nb.run("eval", nb.MODELS["llama_ct"], *form, "-q")
+        assert healthy.returncode == 0 and "not finite" not in healthy.stderr
+    done = nb.run("eval", model, "--text", text, "--window", "8", "--format", "json", "-q")
+    assert json.loads(done.stdout)["perplexity"] == "nan" and done.returncode == 1
+    assert nb.ok("eval", model, "--text", text, "--window", "8", status=(1,)).stdout.startswith("perplexity nan (mean nll nan)")
+    assert nb.ok_json("eval", model, "--samples", samples)["lines"] == [False]

@@ -49,3 +49,14 @@ def test_run_answers_in_each_arithmetic(arith):
 def test_both_flavours_answer():
     for folder in nb.DEMOS.values():
         assert nb.ok("run", folder, "-p", "282 - 247 =").stdout.strip() == "35"
+
+
+def test_break_attention_twice(tmp_path):
+    """The tool that makes the fault of docs/nan.md says what is in its way instead of failing in the middle."""
+    import subprocess
+    import sys
+    command = [sys.executable, nb.ROOT / "tools" / "break_attention.py", nb.DEMO, tmp_path / "broken"]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    for args in (command, [*command[:2], tmp_path, tmp_path / "x"]):
+        done = subprocess.run(args, capture_output=True, text=True)
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and str(tmp_path) in done.stderr
