@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/arch_deepseek_v4.h"
-#include "checkpoint/arch_llama.h"
 
 const nb_arch *const nb_archs[] = {&nb_arch_llama, &nb_arch_deepseek_v4, NULL};
 

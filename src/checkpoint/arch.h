@@ -1,7 +1,7 @@
 /*
  * One table per architecture: every tensor it needs, every spelling met in the wild, its shape, role, fused siblings and
  * tensor-parallel split. Loader, check, repair, calibrate and quantise read these tables; a forward pass is not needed.
- * To add one: copy arch_llama.{h,c}, add it to nb_archs in arch.c.
+ * To add one: docs/models.md.
  */
 #ifndef NB_CHECKPOINT_ARCH_H
 #define NB_CHECKPOINT_ARCH_H
@@ -24,6 +24,49 @@ typedef enum nb_role {
 
 typedef enum nb_split { NB_SPLIT_NONE, NB_SPLIT_COLUMN, NB_SPLIT_ROW } nb_split;
 
+/* What a row is to the blocks that many architectures share (src/models/attention.h, ffn.h, decoder.h). A table has one row of a
+ * part, or none: then its layers do not have that part. NB_PART_NONE: only the architecture's own file reads it. */
+typedef enum nb_part {
+    NB_PART_NONE,
+    NB_PART_EMBED,
+    NB_PART_NORM, /* the last one, before the head */
+    NB_PART_HEAD,
+    NB_PART_ATTN_NORM, /* before attention, or before the one mixer of a layer */
+    NB_PART_FFN_NORM,  /* before the feed-forward block */
+    /* attention: linears, their biases (float vectors), norms */
+    NB_PART_Q,
+    NB_PART_K,
+    NB_PART_V,
+    NB_PART_QKV, /* all three in one: rows of q, then k, then v */
+    NB_PART_O,
+    NB_PART_Q_BIAS,
+    NB_PART_K_BIAS,
+    NB_PART_V_BIAS,
+    NB_PART_O_BIAS,
+    NB_PART_Q_NORM,
+    NB_PART_K_NORM,
+    NB_PART_SINKS, /* [heads] */
+    /* dense feed-forward */
+    NB_PART_GATE,
+    NB_PART_UP,
+    NB_PART_GATE_UP, /* both in one: rows of gate, then up */
+    NB_PART_DOWN,
+    /* mixture of experts */
+    NB_PART_ROUTER,
+    NB_PART_ROUTER_BIAS,   /* [experts] added to the logits */
+    NB_PART_CHOICE_BIAS,   /* [experts] added to the scores for the choice alone */
+    NB_PART_EXPERT_SCALE,  /* [experts] factors of the weights */
+    NB_PART_TOKEN_EXPERTS, /* [vocabulary, slots] experts by token id */
+    NB_PART_EXPERT_GATE,
+    NB_PART_EXPERT_UP,
+    NB_PART_EXPERT_DOWN,
+    NB_PART_SHARED_GATE,
+    NB_PART_SHARED_UP,
+    NB_PART_SHARED_DOWN,
+    NB_PART_SHARED_SWITCH, /* [1, hidden]: sigmoid of its output weighs the shared expert */
+    NB_PART_COUNT
+} nb_part;
+
 typedef struct nb_arch_tensor {
     /* Spellings: "layers.{l}.(attn|self_attn).(wq_a|q_a_proj)". {l} layer, {e} expert; (a|b) alternatives, the first of each is
      * canonical; all combinations are tried under all of the architecture's prefixes. */
@@ -39,6 +82,7 @@ typedef struct nb_arch_tensor {
         blocks; /* config key: number of diagonal blocks (o_groups); the stored rows are the blocks one after another */
     /* NULL: in every layer (or once, when name has no {l}). */
     bool (*when)(const nb_config *cfg, int layer);
+    nb_part part;
 } nb_arch_tensor;
 
 typedef struct nb_arch {
@@ -57,6 +101,7 @@ typedef struct nb_arch {
     nb_status (*validate)(const nb_config *cfg, nb_error *err);
 } nb_arch;
 
+extern const nb_arch nb_arch_llama, nb_arch_deepseek_v4;
 extern const nb_arch *const nb_archs[]; /* NULL-terminated */
 
 struct nb_config {

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "checkpoint/arch_rows.h"
+
 static const char *const model_types[] = {"deepseek_v4", NULL};
 static const char *const prefixes[] = {"", "model.", NULL};
 static const char *const skip[] = {"mtp.*", "*.k_scale", "*.v_scale", NULL};
@@ -57,12 +59,8 @@ static bool scored(const nb_config *cfg, int layer)
 {
     return !nb_ds4_is_hash(cfg, layer);
 }
-static bool untied(const nb_config *cfg, int layer)
-{
-    return !json_is_true(nb_config_get(cfg, "tie_word_embeddings"));
-}
 
-#define L "layers.{l}."
+#define L NB_L
 #define ATTN L "(attn|self_attn)."
 #define COMP ATTN "compressor."
 #define INDEX ATTN "(indexer|compressor.indexer)."
@@ -74,11 +72,12 @@ static bool untied(const nb_config *cfg, int layer)
 #define W2 "(w2|down_proj)"
 
 static const nb_arch_tensor tensors[DS4_COUNT] = {
-    [DS4_EMBED] = {"(embed|embed_tokens)", "vocab_size,hidden_size", NB_ROLE_EMBED},
+    [DS4_EMBED] = {"(embed|embed_tokens)", "vocab_size,hidden_size", NB_ROLE_EMBED, .part = NB_PART_EMBED},
     [DS4_HC_ATTN_FN] = {L "(hc_attn_fn|attn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
     [DS4_HC_ATTN_BASE] = {L "(hc_attn_base|attn_hc.base)", "hc_mix", NB_ROLE_PARAM},
     [DS4_HC_ATTN_SCALE] = {L "(hc_attn_scale|attn_hc.scale)", "3", NB_ROLE_PARAM},
-    [DS4_ATTN_NORM] = {L "(attn_norm|input_layernorm).weight", "hidden_size", NB_ROLE_NORM},
+    [DS4_ATTN_NORM] = {L "(attn_norm|input_layernorm).weight", "hidden_size", NB_ROLE_NORM,
+                       .part = NB_PART_ATTN_NORM},
     [DS4_WQ_A] = {ATTN "(wq_a|q_a_proj)", "q_lora_rank,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_NONE,
                   "wq_a_wkv"},
     [DS4_Q_NORM] = {ATTN "(q_norm|q_a_norm|q_a_layernorm).weight", "q_lora_rank", NB_ROLE_NORM},
@@ -112,27 +111,32 @@ static const nb_arch_tensor tensors[DS4_COUNT] = {
     [DS4_HC_FFN_FN] = {L "(hc_ffn_fn|ffn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
     [DS4_HC_FFN_BASE] = {L "(hc_ffn_base|ffn_hc.base)", "hc_mix", NB_ROLE_PARAM},
     [DS4_HC_FFN_SCALE] = {L "(hc_ffn_scale|ffn_hc.scale)", "3", NB_ROLE_PARAM},
-    [DS4_FFN_NORM] = {L "(ffn_norm|post_attention_layernorm).weight", "hidden_size", NB_ROLE_NORM},
-    [DS4_GATE] = {FFN "gate", "n_routed_experts,hidden_size", NB_ROLE_LINEAR},
+    [DS4_FFN_NORM] = {L "(ffn_norm|post_attention_layernorm).weight", "hidden_size", NB_ROLE_NORM,
+                      .part = NB_PART_FFN_NORM},
+    [DS4_GATE] = {FFN "gate", "n_routed_experts,hidden_size", NB_ROLE_LINEAR, .part = NB_PART_ROUTER},
     [DS4_GATE_BIAS] = {FFN "gate.(bias|e_score_correction_bias)", "n_routed_experts", NB_ROLE_PARAM,
-                       .when = scored},
+                       .when = scored, .part = NB_PART_CHOICE_BIAS},
     [DS4_TID2EID] = {FFN "gate.tid2eid", "vocab_size,num_experts_per_tok", NB_ROLE_INDEX,
-                     .when = nb_ds4_is_hash},
-    [DS4_W1] = {EXPERT W1, "moe_intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up"},
-    [DS4_W3] = {EXPERT W3, "moe_intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up"},
-    [DS4_W2] = {EXPERT W2, "hidden_size,moe_intermediate_size", NB_ROLE_LINEAR, NB_SPLIT_ROW},
+                     .when = nb_ds4_is_hash, .part = NB_PART_TOKEN_EXPERTS},
+    [DS4_W1] = {EXPERT W1, "moe_intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up",
+                .part = NB_PART_EXPERT_GATE},
+    [DS4_W3] = {EXPERT W3, "moe_intermediate_size,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_COLUMN, "gate_up",
+                .part = NB_PART_EXPERT_UP},
+    [DS4_W2] = {EXPERT W2, "hidden_size,moe_intermediate_size", NB_ROLE_LINEAR, NB_SPLIT_ROW,
+                .part = NB_PART_EXPERT_DOWN},
     [DS4_SHARED_W1] = {SHARED W1, "n_shared_experts*moe_intermediate_size,hidden_size", NB_ROLE_LINEAR,
-                       NB_SPLIT_COLUMN, "shared_gate_up"},
+                       NB_SPLIT_COLUMN, "shared_gate_up", .part = NB_PART_SHARED_GATE},
     [DS4_SHARED_W3] = {SHARED W3, "n_shared_experts*moe_intermediate_size,hidden_size", NB_ROLE_LINEAR,
-                       NB_SPLIT_COLUMN, "shared_gate_up"},
+                       NB_SPLIT_COLUMN, "shared_gate_up", .part = NB_PART_SHARED_UP},
     [DS4_SHARED_W2] = {SHARED W2, "hidden_size,n_shared_experts*moe_intermediate_size", NB_ROLE_LINEAR,
-                       NB_SPLIT_ROW},
+                       NB_SPLIT_ROW, .part = NB_PART_SHARED_DOWN},
     [DS4_HC_HEAD_FN] = {"(hc_head_fn|hc_head.hc_fn|hc_head.fn)", "hc_mult,hc_mult*hidden_size",
                         NB_ROLE_PARAM},
     [DS4_HC_HEAD_BASE] = {"(hc_head_base|hc_head.hc_base|hc_head.base)", "hc_mult", NB_ROLE_PARAM},
     [DS4_HC_HEAD_SCALE] = {"(hc_head_scale|hc_head.hc_scale|hc_head.scale)", "1", NB_ROLE_PARAM},
-    [DS4_NORM] = {"norm.weight", "hidden_size", NB_ROLE_NORM},
-    [DS4_HEAD] = {"(head|lm_head)", "vocab_size,hidden_size", NB_ROLE_HEAD, NB_SPLIT_COLUMN, .when = untied},
+    [DS4_NORM] = {"norm.weight", "hidden_size", NB_ROLE_NORM, .part = NB_PART_NORM},
+    [DS4_HEAD] = {"(head|lm_head)", "vocab_size,hidden_size", NB_ROLE_HEAD, NB_SPLIT_COLUMN,
+                  .when = nb_arch_untied, .part = NB_PART_HEAD},
 };
 
 /* Derived: hc_mix = (2 + M) M; compress_ratio of a layer; compressor_series = 2 (CSA: two halves) or 1 (HCA);
@@ -167,32 +171,26 @@ static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *o
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
     /* The narrower limits are for what no tensor's shape confirms before memory or time depends on it. */
-    static const struct {
-        const char *key;
-        int64_t max;
-    } keys[] = {{"vocab_size", 1 << 30},
-                {"hidden_size", 1 << 30},
-                {"num_attention_heads", 1 << 30},
-                {"head_dim", 1 << 16},
-                {"qk_rope_head_dim", 1 << 16},
-                {"q_lora_rank", 1 << 30},
-                {"o_groups", 1 << 20},
-                {"o_lora_rank", 1 << 30},
-                {"sliding_window", 1 << 30},
-                {"n_routed_experts", NB_MAX_EXPERTS},
-                {"n_shared_experts", 1 << 20},
-                {"num_experts_per_tok", 1 << 10},
-                {"moe_intermediate_size", 1 << 30},
-                {"hc_mult", 16},
-                {"hc_sinkhorn_iters", 1000},
-                {"index_n_heads", 1 << 30},
-                {"index_head_dim", 1 << 16},
-                {"index_topk", 1 << 16}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        int64_t v;
-        nb_status s = nb_config_int(cfg, keys[i].key, -1, 1, keys[i].max, &v, err);
-        if (s != NB_OK) return s;
-    }
+    static const nb_arch_size keys[] = {{"vocab_size", 1 << 30},
+                                        {"hidden_size", 1 << 30},
+                                        {"num_attention_heads", 1 << 30},
+                                        {"head_dim", 1 << 16},
+                                        {"qk_rope_head_dim", 1 << 16},
+                                        {"q_lora_rank", 1 << 30},
+                                        {"o_groups", 1 << 20},
+                                        {"o_lora_rank", 1 << 30},
+                                        {"sliding_window", 1 << 30},
+                                        {"n_routed_experts", NB_MAX_EXPERTS},
+                                        {"n_shared_experts", 1 << 20},
+                                        {"num_experts_per_tok", 1 << 10},
+                                        {"moe_intermediate_size", 1 << 30},
+                                        {"hc_mult", 16},
+                                        {"hc_sinkhorn_iters", 1000},
+                                        {"index_n_heads", 1 << 30},
+                                        {"index_head_dim", 1 << 16},
+                                        {"index_topk", 1 << 16}};
+    nb_status s = nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+    if (s != NB_OK) return s;
     for (int l = 0; l < cfg->n_layers; l++) {
         if (nb_ds4_ratio(cfg, l) >= 0) continue;
         nb_fail(err, NB_ERR_MISSING,

@@ -49,7 +49,6 @@ enum {
     DS4_COUNT
 };
 
-extern const nb_arch nb_arch_deepseek_v4;
 
 /* Tokens per compressed row of layer l: 0 (sliding window only), 4 (CSA, with an indexer) or the HCA rate (128). From
  * compress_ratios, or layer_types with compress_rates. Negative: the config has neither, or an unknown type. */

@@ -61,7 +61,8 @@ typedef struct nb_override {
 /* One call: `count` linears that share the input x.
  *   dense:          y[i] [T, n_i] = x [T, k] W_i^T
  *   blocks:         y [T, n]: block g reads x's columns [g k, (g + 1) k); count is 1
- *   experts:        w = [count][n_experts]; row t of x goes to experts ids[t][slot]; y[i] is [T * slots, n_i], row t * slots + slot.
+ *   experts:        w[i] is an array of n_experts; row t of x goes to experts ids[t][slot]; y[i] is [T * slots, n_i], row
+ *                   t * slots + slot.
  *                   With x_per_slot, x is [T * slots, k] and row t * slots + slot goes to ids[t][slot]. */
 typedef struct nb_linear_call {
     const nb_linear *const *w;
@@ -83,6 +84,15 @@ typedef struct nb_derived_call {
     nb_tensor *y;
     size_t x_step, y_step;
 } nb_derived_call;
+
+/* What a gated unit does with its gate g and its other factor u. */
+typedef enum nb_act {
+    NB_ACT_SILU,      /* g sigmoid(g) u; with a limit g <= limit and |u| <= limit */
+    NB_ACT_GELU_TANH, /* g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) u */
+    NB_ACT_RELU2,     /* max(g, 0)^2 u */
+    NB_ACT_SIGMOID,   /* sigmoid(g) u: a gate on an output */
+    NB_ACT_SILU_PLUS, /* gpt-oss: g sigmoid(1.702 g) (u + 1), with a limit as SILU */
+} nb_act;
 
 /* Rotary frequencies of one kind of layer, and the cosines of the current step's positions. */
 typedef struct nb_rope {
@@ -129,14 +139,29 @@ typedef struct nb_index_call {
     nb_tensor *select; /* I32 [T, k] */
 } nb_index_call;
 
-/* Expert choice. score = sqrt(softplus(logit)); chosen by score + bias, or by token id; weights = scores / sum * scaling. */
+/* How a router's logits become scores. */
+typedef enum nb_score {
+    NB_SCORE_SQRTSOFTPLUS,   /* sqrt(log(1 + e^logit)) */
+    NB_SCORE_SIGMOID,        /* 1 / (1 + e^-logit) */
+    NB_SCORE_SOFTMAX,        /* over all experts */
+    NB_SCORE_SOFTMAX_CHOSEN, /* chosen by logit, the softmax is over the chosen alone: no sum to divide by */
+} nb_score;
+
+/* Expert choice: by score + bias, or by token id; weights = scores / their sum * scaling * expert_scale. */
 typedef struct nb_route_call {
     const nb_tensor *logits; /* [T, experts] */
-    const nb_tensor *bias;   /* [1, experts] or NULL */
+    const nb_tensor *bias;   /* [1, experts] or NULL: takes part in the choice alone */
     const nb_tensor *hash;   /* I32 [vocabulary, slots]: chosen by token id; NULL: by score */
+    nb_score score;
+    /* With groups > 1 the experts stand in groups of equal size, and only those of the top_groups best groups may be chosen. A
+     * group is as good as the sum of its two best choices, or with group_max as its best. */
+    size_t groups, top_groups;
+    bool group_max;
+    bool keep; /* the scores are the weights as they are: not divided by their sum */
     float scaling;
-    nb_tensor *ids;     /* I32 [T, slots] */
-    nb_tensor *weights; /* [T, slots] */
+    const nb_tensor *expert_scale; /* [1, experts] or NULL */
+    nb_tensor *ids;                /* I32 [T, slots] */
+    nb_tensor *weights;            /* [T, slots] */
 } nb_route_call;
 
 /* Hyper-connection parameters of one site; M streams, mix = (2 + M) M. */
@@ -260,8 +285,11 @@ struct nb_ops {
     /* Stores column ranges side by side: a [T, ca] and (may be NULL) b [T, cb] as one row of ca + cb values for each token. */
     void (*store)(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b);
     void (*attend)(nb_exec *x, const nb_attend_call *c);
-    void (*swiglu)(nb_exec *x, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
-                   nb_tensor *y);
+    /* y = act(gate, up), value by value; y may be either. gate [rows, 1] stands for all columns of up. up NULL: 1. */
+    void (*glu)(nb_exec *x, nb_act act, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
+                nb_tensor *y);
+    /* Columns [from, from + n) of each group of d columns side by side: in [rows, groups * d] -> y [rows, groups * n]. */
+    void (*columns)(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
     void (*add)(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y); /* y = a + b, T rows */
     /* t[row] += table[pos % period], T rows (a compressor's position bias). table [period, cols] */
     void (*add_periodic)(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period);

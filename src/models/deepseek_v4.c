@@ -3,77 +3,53 @@
  * (CSA with an indexer, HCA without), grouped output projection, hash- and score-routed experts.
  * After DeepSeek-V4's inference/model.py and transformers models/deepseek_v4.
  *
- * T rows, D hidden, M streams, H heads of d values of which the last 2 * pairs rotate, R query rank, G output groups of rank L,
- * E experts of width I of which `slots` compute a row.
+ * T rows, D hidden, M streams, H heads of d values of which the last 2 * pairs rotate, R query rank, G output groups of rank L.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/arch_deepseek_v4.h"
-#include "models/model.h"
+#include "models/ffn.h"
+#include "models/settings.h"
 
 typedef struct ds4_layer {
     size_t ratio, series; /* tokens per compressed row (0: none); 2 overlapping halves (CSA) or 1 (HCA) */
     bool indexed;
     size_t kv_stream, in_stream, comp_stream, index_in_stream, index_stream;
-    const nb_linear **gate_up; /* [2][E]: all w1, then all w3 */
-    const nb_linear **down;    /* [E] */
 } ds4_layer;
 
 typedef struct ds4 {
-    int64_t D, M, H, d, rope_dims, R, G, L, E, slots, I, shared, window, heads_i, d_i, topk, iters;
-    float eps, hc_eps, limit, scaling;
-    nb_rope main, compress;  /* layers without and with compressed rows */
-    ds4_layer *layer;        /* [n_layers] */
-    nb_tensor *X;            /* [T, M D] residual streams */
-    nb_tensor *mix;          /* [T, M + M M] how a sublayer's output goes back into the streams */
-    nb_tensor *y, *h, *out;  /* [T, D] collapsed streams, normed, sublayer output */
-    nb_tensor *qr;           /* [T, R] */
-    nb_tensor *q, *o;        /* [T, H d] */
-    nb_tensor *kv;           /* [T, d] */
-    nb_tensor *c[2], *g[2];  /* [T, d], [T, 2 d]: compressor content and gate for one and two series */
-    nb_tensor *qi;           /* [T, heads_i d_i] */
-    nb_tensor *wi;           /* [T, heads_i] */
-    nb_tensor *ci, *gi;      /* [T, 2 d_i] */
-    nb_tensor *select;       /* I32 [T, topk] */
-    nb_tensor *z;            /* [T, G L] */
-    nb_tensor *router;       /* [T, E] */
-    nb_tensor *ids, *weight; /* [T, slots] */
-    nb_tensor *eg, *eu;      /* [T slots, I] */
-    nb_tensor *parts;        /* [T slots, D] */
-    nb_tensor *sg, *su;      /* [T, shared I] */
+    int64_t D, M, H, d, rope_dims, R, G, L, window, heads_i, d_i, topk, iters;
+    float eps, hc_eps;
+    nb_ffn ffn;
+    nb_rope main, compress; /* layers without and with compressed rows */
+    ds4_layer *layer;       /* [n_layers] */
+    nb_tensor *X;           /* [T, M D] residual streams */
+    nb_tensor *mix;         /* [T, M + M M] how a sublayer's output goes back into the streams */
+    nb_tensor *y, *h, *out; /* [T, D] collapsed streams, normed, sublayer output */
+    nb_tensor *qr;          /* [T, R] */
+    nb_tensor *q, *o;       /* [T, H d] */
+    nb_tensor *kv;          /* [T, d] */
+    nb_tensor *c[2], *g[2]; /* [T, d], [T, 2 d]: compressor content and gate for one and two series */
+    nb_tensor *qi;          /* [T, heads_i d_i] */
+    nb_tensor *wi;          /* [T, heads_i] */
+    nb_tensor *ci, *gi;     /* [T, 2 d_i] */
+    nb_tensor *select;      /* I32 [T, topk] */
+    nb_tensor *z;           /* [T, G L] */
 } ds4;
 
 /* Switches that change the arithmetic and have only one value here: refused by name when they differ. */
 static nb_status refuse(const nb_model *m, nb_error *err)
 {
-    const struct {
-        const char *key, *only;
-    } words[] = {{"scoring_func", "sqrtsoftplus"}, {"hidden_act", "silu"}, {"topk_method", "noaux_tc"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const json_t *v = nb_config_get(&m->cfg, words[i].key);
-        const char *name = json_is_string(v) ? json_string_value(v) : "no string";
-        if (!v || strcmp(name, words[i].only) == 0) continue;
-        nb_fail(err, NB_ERR_UNSUPPORTED, "%s is '%.64s', expected '%s'", words[i].key, name, words[i].only);
-        nb_error_at(err, m->cfg.file, NULL, -1);
-        return NB_ERR_UNSUPPORTED;
-    }
-    const json_t *kv = nb_config_get(&m->cfg, "num_key_value_heads");
-    if (kv && json_integer_value(kv) != 1) {
-        nb_fail(err, NB_ERR_UNSUPPORTED,
-                "num_key_value_heads is not 1; all heads share one key-value row here");
-        nb_error_at(err, m->cfg.file, NULL, -1);
-        return NB_ERR_UNSUPPORTED;
-    }
-    const json_t *bias = nb_config_get(&m->cfg, "attention_bias"),
-                 *norm = nb_config_get(&m->cfg, "norm_topk_prob");
-    const bool biased = bias && !json_is_false(bias);
-    if (!biased && (!norm || json_is_true(norm))) return NB_OK;
-    nb_fail(err, NB_ERR_UNSUPPORTED, "%s",
-            biased ? "attention_bias is not false" : "norm_topk_prob is not true");
-    nb_error_at(err, m->cfg.file, NULL, -1);
-    return NB_ERR_UNSUPPORTED;
+    nb_status st;
+    if ((st = nb_only_word(m, "scoring_func", "sqrtsoftplus", err)) ||
+        (st = nb_only_word(m, "hidden_act", "silu", err)) ||
+        (st = nb_only_word(m, "topk_method", "noaux_tc", err)) ||
+        (st = nb_only_number(m, "num_key_value_heads", 1, err)) || /* all heads share one key-value row */
+        (st = nb_only_bool(m, "attention_bias", false, err)))
+        return st;
+    return nb_only_bool(m, "norm_topk_prob", true, err);
 }
 
 static nb_status read_config(nb_model *m, ds4 *s, nb_error *err)
@@ -89,10 +65,6 @@ static nb_status read_config(nb_model *m, ds4 *s, nb_error *err)
                  {"q_lora_rank", &s->R},
                  {"o_groups", &s->G},
                  {"o_lora_rank", &s->L},
-                 {"n_routed_experts", &s->E},
-                 {"num_experts_per_tok", &s->slots},
-                 {"moe_intermediate_size", &s->I},
-                 {"n_shared_experts", &s->shared},
                  {"sliding_window", &s->window},
                  {"index_n_heads", &s->heads_i},
                  {"index_head_dim", &s->d_i},
@@ -103,30 +75,42 @@ static nb_status read_config(nb_model *m, ds4 *s, nb_error *err)
         float *to;
     } numbers[] = {{"rms_norm_eps", &s->eps},
                    {"hc_eps", &s->hc_eps},
-                   {"swiglu_limit", &s->limit},
-                   {"routed_scaling_factor", &s->scaling}};
+                   {"swiglu_limit", &s->ffn.limit},
+                   {"routed_scaling_factor", &s->ffn.scaling}};
     nb_status st = refuse(m, err);
     for (size_t i = 0; st == NB_OK && i < sizeof sizes / sizeof *sizes; i++)
         st = nb_config_int(&m->cfg, sizes[i].key, -1, 1, 1 << 30, sizes[i].to, err);
-    for (size_t i = 0; st == NB_OK && i < sizeof numbers / sizeof *numbers; i++) {
-        double v;
-        st = nb_config_num(&m->cfg, numbers[i].key, 0, 1e9, &v, err);
-        if (st == NB_OK) *numbers[i].to = (float)v;
-    }
+    for (size_t i = 0; st == NB_OK && i < sizeof numbers / sizeof *numbers; i++)
+        st = nb_read_number(m, numbers[i].key, 0, 1e9, numbers[i].to, err);
     if (st != NB_OK) return st;
     if (s->H % s->G || s->H * s->d % s->G || s->rope_dims % 2 || s->rope_dims > s->d ||
-        s->rope_dims > s->d_i || s->slots > s->E || s->slots > 64 || s->M > 16) {
+        s->rope_dims > s->d_i || s->M > 16) {
         nb_fail(err, NB_ERR_FORMAT,
                 "sizes do not fit together: num_attention_heads %lld, o_groups %lld, head_dim %lld, "
-                "qk_rope_head_dim "
-                "%lld, index_head_dim %lld, num_experts_per_tok %lld of %lld, hc_mult %lld",
+                "qk_rope_head_dim %lld, index_head_dim %lld, hc_mult %lld",
                 (long long)s->H, (long long)s->G, (long long)s->d, (long long)s->rope_dims, (long long)s->d_i,
-                (long long)s->slots, (long long)s->E, (long long)s->M);
+                (long long)s->M);
         nb_error_at(err, m->cfg.file, NULL, -1);
         nb_error_remedy(err, "take these from the original model's config.json");
         return NB_ERR_FORMAT;
     }
     return NB_OK;
+}
+
+static nb_status read_experts(nb_model *m, ds4 *s, nb_error *err)
+{
+    nb_ffn *f = &s->ffn;
+    size_t shared = 0;
+    const nb_size_setting sizes[] = {{"n_routed_experts", &f->experts},
+                                     {"num_experts_per_tok", &f->slots},
+                                     {"moe_intermediate_size", &f->expert_I},
+                                     {"n_shared_experts", &shared}};
+    nb_status st = nb_read_sizes(m, sizes, sizeof sizes / sizeof *sizes, err);
+    if (st != NB_OK) return st;
+    f->D = (size_t)s->D;
+    f->score = NB_SCORE_SQRTSOFTPLUS;
+    f->shared_I = shared * f->expert_I;
+    return nb_ffn_open(m, f, err);
 }
 
 /* Layers without compressed rows rotate by rope_theta; all others by compress_rope_theta under YaRN without an attention factor. */
@@ -183,18 +167,18 @@ static nb_status open(nb_model *m, nb_error *err)
     if (!s) return nb_fail_nomem(err, "model state", sizeof *s);
     m->state = s;
     nb_status st;
-    if ((st = read_config(m, s, err)) || (st = read_rope(m, s, err))) return st;
+    if ((st = read_config(m, s, err)) || (st = read_experts(m, s, err)) || (st = read_rope(m, s, err)))
+        return st;
     s->layer = calloc((size_t)m->cfg.n_layers, sizeof *s->layer);
     if (!s->layer) return nb_fail_nomem(err, "layer state", (size_t)m->cfg.n_layers * sizeof *s->layer);
     m->hidden_cols = (size_t)(s->M * s->D);
-    m->experts_per_row = (size_t)s->slots;
     return declare_streams(m, s, err);
 }
 
 static nb_status prepare(nb_model *m, nb_error *err)
 {
     ds4 *s = m->state;
-    size_t n = m->x->max_rows, ne = n * (size_t)s->slots;
+    size_t n = m->x->max_rows;
     bool indexed = false;
     for (int l = 0; l < m->cfg.n_layers; l++) indexed = indexed || s->layer[l].indexed;
     size_t ni = indexed ? n : 0; /* without an indexer no tensor vouches for its sizes */
@@ -204,51 +188,21 @@ static nb_status prepare(nb_model *m, nb_error *err)
         size_t rows;
         int64_t cols;
     } t[] = {
-        {&s->X, false, n, s->M * s->D},
-        {&s->mix, false, n, s->M + s->M * s->M},
-        {&s->y, false, n, s->D},
-        {&s->h, false, n, s->D},
-        {&s->out, false, n, s->D},
-        {&s->qr, false, n, s->R},
-        {&s->q, false, n, s->H * s->d},
-        {&s->o, false, n, s->H * s->d},
-        {&s->kv, false, n, s->d},
-        {&s->c[0], false, n, s->d},
-        {&s->g[0], false, n, s->d},
-        {&s->c[1], false, n, 2 * s->d},
-        {&s->g[1], false, n, 2 * s->d},
-        {&s->qi, false, ni, s->heads_i * s->d_i},
-        {&s->wi, false, ni, s->heads_i},
-        {&s->ci, false, ni, 2 * s->d_i},
-        {&s->gi, false, ni, 2 * s->d_i},
-        {&s->select, true, ni, s->topk},
+        {&s->X, false, n, s->M * s->D},  {&s->mix, false, n, s->M + s->M * s->M},
+        {&s->y, false, n, s->D},         {&s->h, false, n, s->D},
+        {&s->out, false, n, s->D},       {&s->qr, false, n, s->R},
+        {&s->q, false, n, s->H * s->d},  {&s->o, false, n, s->H * s->d},
+        {&s->kv, false, n, s->d},        {&s->c[0], false, n, s->d},
+        {&s->g[0], false, n, s->d},      {&s->c[1], false, n, 2 * s->d},
+        {&s->g[1], false, n, 2 * s->d},  {&s->qi, false, ni, s->heads_i * s->d_i},
+        {&s->wi, false, ni, s->heads_i}, {&s->ci, false, ni, 2 * s->d_i},
+        {&s->gi, false, ni, 2 * s->d_i}, {&s->select, true, ni, s->topk},
         {&s->z, false, n, s->G * s->L},
-        {&s->router, false, n, s->E},
-        {&s->ids, true, n, s->slots},
-        {&s->weight, false, n, s->slots},
-        {&s->eg, false, ne, s->I},
-        {&s->eu, false, ne, s->I},
-        {&s->parts, false, ne, s->D},
-        {&s->sg, false, n, s->shared * s->I},
-        {&s->su, false, n, s->shared * s->I},
     };
     nb_status st = NB_OK;
     for (size_t i = 0; st == NB_OK && i < sizeof t / sizeof *t; i++)
         st = nb_model_tensor(m, t[i].i32, t[i].rows, (size_t)t[i].cols, t[i].to, err);
-    size_t E = (size_t)s->E;
-    for (int l = 0; st == NB_OK && l < m->cfg.n_layers; l++) {
-        const nb_slot *w = m->layers + (size_t)l * DS4_COUNT; /* addresses alone: weights may come later */
-        ds4_layer *y = &s->layer[l];
-        y->gate_up = calloc(2 * E, sizeof *y->gate_up);
-        y->down = calloc(E, sizeof *y->down);
-        if (!y->gate_up || !y->down) return nb_fail_nomem(err, "expert lists", 3 * E * sizeof *y->down);
-        for (size_t e = 0; e < E; e++) {
-            y->gate_up[e] = &w[DS4_W1].lin[e];
-            y->gate_up[E + e] = &w[DS4_W3].lin[e];
-            y->down[e] = &w[DS4_W2].lin[e];
-        }
-    }
-    return st;
+    return st ? st : nb_ffn_prepare(m, &s->ffn, err);
 }
 
 static void begin(nb_model *m)
@@ -338,44 +292,6 @@ static void attention(nb_model *m, int l, const nb_slot *w)
     nb_lin(m, &w[DS4_WO_B], s->z, s->out);
 }
 
-/* h [T, D] -> out [T, D] */
-static void moe(nb_model *m, int l, const nb_slot *w)
-{
-    ds4 *s = m->state;
-    nb_exec *x = m->x;
-    const nb_ops *op = x->ops;
-    const ds4_layer *y = &s->layer[l];
-    size_t rows = x->rows.n, slots = (size_t)s->slots, E = (size_t)s->E;
-
-    nb_lin(m, &w[DS4_GATE], s->h, s->router);
-    op->route(
-        x, &(nb_route_call){s->router, w[DS4_GATE_BIAS].t, w[DS4_TID2EID].t, s->scaling, s->ids, s->weight});
-    nb_tensor *gate_up[] = {s->eg, s->eu};
-    op->linear(x, &(nb_linear_call){.w = y->gate_up,
-                                    .count = 2,
-                                    .n_experts = E,
-                                    .x = s->h,
-                                    .y = gate_up,
-                                    .ids = s->ids,
-                                    .slots = slots});
-    op->swiglu(x, s->eg, s->eu, rows * slots, s->limit, s->eg);
-    op->linear(x, &(nb_linear_call){.w = y->down,
-                                    .count = 1,
-                                    .n_experts = E,
-                                    .x = s->eg,
-                                    .y = &s->parts,
-                                    .ids = s->ids,
-                                    .slots = slots,
-                                    .x_per_slot = true});
-
-    const nb_linear *shared[] = {w[DS4_SHARED_W1].lin, w[DS4_SHARED_W3].lin};
-    nb_tensor *shared_out[] = {s->sg, s->su};
-    op->linear(x, &(nb_linear_call){.w = shared, .count = 2, .x = s->h, .y = shared_out});
-    op->swiglu(x, s->sg, s->su, rows, s->limit, s->sg);
-    nb_lin(m, &w[DS4_SHARED_W2], s->sg, s->y);
-    op->combine(x, s->parts, s->weight, slots, s->y, s->out);
-}
-
 static void layer(nb_model *m, int l, const nb_slot *w)
 {
     ds4 *s = m->state;
@@ -392,7 +308,7 @@ static void layer(nb_model *m, int l, const nb_slot *w)
     nb_mhc f = site(s, &w[DS4_HC_FFN_FN]);
     op->mhc_pre(x, s->X, &f, s->y, s->mix);
     op->rmsnorm(x, s->y, x->rows.n, w[DS4_FFN_NORM].t, D, s->eps, s->h);
-    moe(m, l, w);
+    nb_ffn_run(m, &s->ffn, w, s->h, s->out);
     op->mhc_post(x, s->out, s->mix, M, s->X);
 }
 
@@ -408,7 +324,7 @@ static void end(nb_model *m)
 static void head(nb_model *m, const uint32_t *which, size_t n, nb_tensor *logits)
 {
     ds4 *s = m->state;
-    const nb_linear *w = nb_head_of(m, DS4_HEAD, DS4_EMBED);
+    const nb_linear *w = nb_head_of(m);
     m->x->ops->gather(m->x, s->h, which, n, s->y);
     m->x->ops->linear(m->x, &(nb_linear_call){.w = &w, .count = 1, .rows = n, .x = s->y, .y = &logits});
 }
@@ -423,10 +339,6 @@ static void close(nb_model *m)
     ds4 *s = m->state;
     nb_rope_free(&s->main);
     nb_rope_free(&s->compress);
-    for (int l = 0; s->layer && l < m->cfg.n_layers; l++) {
-        free(s->layer[l].gate_up);
-        free(s->layer[l].down);
-    }
     free(s->layer);
 }
 

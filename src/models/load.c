@@ -313,6 +313,13 @@ static void warn_unusable(const loader *ld)
                ld->unusable > 1 ? " and others" : "");
 }
 
+static void find_parts(nb_model *m)
+{
+    for (size_t p = 0; p < NB_PART_COUNT; p++) m->part[p] = -1;
+    for (size_t i = 0; i < m->cfg.arch->n_tensors; i++)
+        if (m->cfg.arch->tensors[i].part) m->part[m->cfg.arch->tensors[i].part] = (int)i;
+}
+
 /* All that is known without weights: config, family, cache streams. */
 static nb_status open_model(nb_model *m, const char *path, nb_error *err)
 {
@@ -327,6 +334,7 @@ static nb_status open_model(nb_model *m, const char *path, nb_error *err)
         nb_error_at(err, nb_ckpt_dir(m->ckpt), NULL, -1);
         return s;
     }
+    find_parts(m);
     size_t n = m->cfg.arch->n_tensors;
     m->global = calloc(n, sizeof *m->global);
     m->layers = calloc(n * (size_t)m->cfg.n_layers, sizeof *m->layers);
@@ -393,6 +401,7 @@ nb_status nb_model_judge_config(const nb_config *cfg, nb_error *err)
     nb_exec x = {.max_rows = 1}; /* open takes nothing else of it */
     nb_model m = {.cfg = *cfg, .fwd = nb_forward_find(cfg->arch), .x = &x};
     if (!m.fwd) return NB_OK;
+    find_parts(&m);
     const nb_status s = m.fwd->open(&m, err);
     if (m.fwd->close && m.state) m.fwd->close(&m);
     free(m.state);

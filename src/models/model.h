@@ -1,7 +1,6 @@
 /*
  * A loaded model: the rows of its architecture's table filled with weights on a back end, and a forward pass written once against
- * the operator table. To add an architecture: its table in src/checkpoint, then a file here like llama.c, then a line in
- * registry.c.
+ * the operator table. docs/models.md says how to add an architecture.
  */
 #ifndef NB_MODELS_MODEL_H
 #define NB_MODELS_MODEL_H
@@ -54,11 +53,12 @@ struct nb_model {
     nb_ckpt *ckpt; /* owned */
     nb_config cfg;
     const nb_forward *fwd;
-    nb_exec *x;          /* borrowed */
-    nb_slot *global;     /* [arch tensors]: rows without {l} */
-    nb_slot *layers;     /* [n_layers][arch tensors] */
-    void *state;         /* the family's own: hyper-parameters and run tensors */
-    nb_tensor **tensors; /* taken by nb_model_tensor, freed with the model */
+    nb_exec *x;              /* borrowed */
+    nb_slot *global;         /* [arch tensors]: rows without {l} */
+    nb_slot *layers;         /* [n_layers][arch tensors] */
+    int part[NB_PART_COUNT]; /* row of the table of each part, -1: none */
+    void *state;             /* the family's own: hyper-parameters and run tensors */
+    nb_tensor **tensors;     /* taken by nb_model_tensor, freed with the model */
     size_t n_tensors;
     nb_stream_decl *streams;
     size_t n_streams;
@@ -110,10 +110,19 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
                        nb_rope *out, nb_error *err);
 void nb_rope_free(nb_rope *r);
 
-/* The linear that makes logits: the head, or the embedding when the two are tied. */
-static inline const nb_linear *nb_head_of(const nb_model *m, size_t head, size_t embed)
+/* The slot of a part among a layer's slots (or m->global). Without lin and t when the table has no such row, or not at this
+ * layer. */
+static inline const nb_slot *nb_at(const nb_model *m, const nb_slot *w, nb_part p)
 {
-    return m->global[m->global[head].lin ? head : embed].lin;
+    static const nb_slot none = {0};
+    return m->part[p] < 0 ? &none : &w[m->part[p]];
+}
+
+/* The linear that makes logits: the head, or the embedding when the two are tied. */
+static inline const nb_linear *nb_head_of(const nb_model *m)
+{
+    const nb_linear *head = nb_at(m, m->global, NB_PART_HEAD)->lin;
+    return head ? head : nb_at(m, m->global, NB_PART_EMBED)->lin;
 }
 
 /* Shorthand of the forward passes: y = x W^T for one linear of a slot. */

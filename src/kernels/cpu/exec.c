@@ -265,28 +265,9 @@ static void rmsnorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tenso
 typedef struct pair_job {
     nb_exec *x;
     const float *a, *b;
-    float *y, limit;
+    float *y;
     size_t cols;
 } pair_job;
-
-static void swiglu_rows(void *ctx, size_t thread, size_t begin, size_t end)
-{
-    const pair_job *j = ctx;
-    for (size_t r = begin; r < end; r++) {
-        size_t o = r * j->cols;
-        nb_cpu_of(j->x)->k->swiglu(j->a + o, j->b + o, j->limit, j->cols, j->y + o);
-        nb_cpu_round(j->x, j->y + o, j->cols);
-    }
-}
-
-static void swiglu(nb_exec *x, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
-                   nb_tensor *y)
-{
-    if (x->err.status) return;
-    pair_job j = {x, gate->f, up->f, y->f, limit, gate->cols};
-    nb_cpu_rows(x, rows, gate->cols * 8, swiglu_rows, &j);
-    nb_cpu_tell(x, "swiglu", y, rows);
-}
 
 static void add_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
@@ -298,7 +279,7 @@ static void add_rows(void *ctx, size_t thread, size_t begin, size_t end)
 static void add(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y)
 {
     if (x->err.status) return;
-    pair_job j = {x, a->f, b->f, y->f, 0, a->cols};
+    pair_job j = {x, a->f, b->f, y->f, a->cols};
     nb_cpu_rows(x, x->rows.n, a->cols, add_rows, &j);
     nb_cpu_tell(x, "add", y, x->rows.n);
 }
@@ -365,7 +346,8 @@ static const nb_ops cpu_ops = {
     .rope = nb_cpu_rope,
     .store = nb_cpu_store,
     .attend = nb_cpu_attend,
-    .swiglu = swiglu,
+    .glu = nb_cpu_glu,
+    .columns = nb_cpu_columns,
     .add = add,
     .add_periodic = add_periodic,
     .compress = nb_cpu_compress,

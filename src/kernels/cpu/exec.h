@@ -67,6 +67,9 @@ void nb_cpu_rope(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_
                  bool interleaved, bool inverse);
 void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b);
 void nb_cpu_attend(nb_exec *x, const nb_attend_call *c);
+void nb_cpu_glu(nb_exec *x, nb_act act, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
+                nb_tensor *y);
+void nb_cpu_columns(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
 void nb_cpu_compress(nb_exec *x, const nb_compress_call *c);
 void nb_cpu_index(nb_exec *x, const nb_index_call *c);
 void nb_cpu_route(nb_exec *x, const nb_route_call *c);

@@ -306,7 +306,7 @@ void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_ten
 /* Experts: (row, slot) pairs are sorted by expert once; a unit of work is one panel of one expert that has rows. */
 typedef struct expert_job {
     nb_exec *x;
-    const nb_linear *const *w; /* [n_experts] */
+    const nb_linear *w; /* [n_experts] */
     size_t n_experts, panels;
     const float *in;
     size_t ld;
@@ -326,8 +326,8 @@ static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
         size_t p0 = begin > at ? begin - at : 0, p1 = end - at < j->panels ? end - at : j->panels;
         at += j->panels;
         if (p0 >= p1) continue;
-        const nb_linear *l = in_force(j->x, j->w[e]);
-        const nb_packed *w = weight_of(j->x, j->w[e]);
+        const nb_linear *l = in_force(j->x, &j->w[e]);
+        const nb_packed *w = weight_of(j->x, &j->w[e]);
         input_kind kind = input_of(j->x, l);
         size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
         for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
@@ -361,16 +361,16 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
     size_t active = sort_by_expert(cpu, c->ids->i, pairs, c->n_experts);
     bool fresh = true;
     for (size_t i = 0; i < c->count; i++) {
-        const nb_linear *const *w = c->w + i * c->n_experts;
-        const nb_packed *p = w[0]->w->block;
+        const nb_linear *w = c->w[i];
+        const nb_packed *p = w->w->block;
         float *dst = cpu->xin;
         for (size_t e = 0; e < c->n_experts;
              e++) { /* a weight may differ from its siblings in format and scale */
             size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
             if (!rows) continue;
-            const nb_linear *l = in_force(x, w[e]);
+            const nb_linear *l = in_force(x, &w[e]);
             if (!need_scale(x, l)) return;
-            if (!fresh && same_input(x, l, in_force(x, *(w + e - c->n_experts)))) continue;
+            if (!fresh && same_input(x, l, in_force(x, &c->w[i - 1][e]))) continue;
             input_job j = {.src = c->x->f,
                            .ld = c->x->cols,
                            .k = p->k,
@@ -397,7 +397,7 @@ static void tell(nb_exec *x, const nb_linear_call *c, size_t rows)
     for (size_t i = 0; i < c->count; i++) {
         nb_tap t = {.op = "linear", .layer = x->layer, .in = c->x, .out = c->y[i], .rows = rows, .divide = 1};
         for (size_t e = 0; e < (c->n_experts ? c->n_experts : 1); e++) {
-            t.linear = c->w[i * (c->n_experts ? c->n_experts : 1) + e];
+            t.linear = &c->w[i][e];
             if (c->n_experts) {
                 t.pick = cpu->order + cpu->first[e];
                 t.rows = cpu->first[e + 1] - cpu->first[e];

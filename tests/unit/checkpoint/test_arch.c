@@ -8,7 +8,6 @@
 
 #include "checkpoint/arch.h"
 #include "checkpoint/arch_deepseek_v4.h"
-#include "checkpoint/arch_llama.h"
 #include "checkpoint/folder.h"
 
 static tempdir tmp;

@@ -143,11 +143,12 @@ static void experts(size_t slots, bool per_slot)
     bench b;
     matrix m[EXPERTS];
     int32_t ids[ROWS * 3];
-    const nb_linear *w[EXPERTS];
+    nb_linear lin[EXPERTS];
+    const nb_linear *w = lin;
     open_bench(&b);
     for (size_t e = 0; e < EXPERTS; e++) {
         make_matrix(b.x, 40, K, 1, &m[e]);
-        w[e] = &m[e].lin;
+        lin[e] = m[e].lin;
     }
     assert_int_equal(b.x->ops->ready(b.x, &(nb_work){slots, EXPERTS, 40, K, 1}, NULL), NB_OK);
     /* expert 3 gets nothing, expert 0 more rows than it computes at a time */
@@ -157,7 +158,7 @@ static void experts(size_t slots, bool per_slot)
     for (size_t i = 0; i < in_rows * K; i++) input[i] = draw();
     nb_tensor *x = tensor(b.x, false, in_rows, K, input), *y = tensor(b.x, false, ROWS * slots, 40, NULL),
               *t = tensor(b.x, true, ROWS, slots, ids);
-    b.x->ops->linear(b.x, &(nb_linear_call){.w = w,
+    b.x->ops->linear(b.x, &(nb_linear_call){.w = &w,
                                             .count = 1,
                                             .n_experts = EXPERTS,
                                             .x = x,

@@ -1,0 +1,49 @@
+/* Config look-ups that the tables of many architectures share. */
+#include "checkpoint/arch_rows.h"
+
+#include <string.h>
+
+const char *const nb_arch_prefixes[] = {"model.", "", "language_model.model.", "model.language_model.", NULL};
+const char *const nb_arch_skip[] = {"*rotary_emb.inv_freq", "*.k_scale", "*.v_scale", NULL};
+
+bool nb_arch_untied(const nb_config *cfg, int layer)
+{
+    return !json_is_true(nb_config_get(cfg, "tie_word_embeddings"));
+}
+
+bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
+{
+    int64_t heads, hidden;
+    bool head_dim = strcmp(name, "head_dim") == 0;
+    if (!head_dim && strcmp(name, "num_key_value_heads") != 0) return false;
+    if (nb_config_get(cfg, name)) return false;
+    if (nb_config_int(cfg, "num_attention_heads", -1, 1, 1 << 20, &heads, NULL) != NB_OK) return false;
+    if (!head_dim) {
+        *out = heads;
+        return true;
+    }
+    if (nb_config_int(cfg, "hidden_size", -1, 1, NB_MAX_SIZE, &hidden, NULL) != NB_OK || hidden % heads)
+        return false;
+    *out = hidden / heads;
+    return true;
+}
+
+nb_status nb_arch_check_sizes(const nb_config *cfg, const nb_arch_size *keys, size_t n, nb_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        int64_t v;
+        nb_status s = nb_config_int(cfg, keys[i].key, -1, 1, keys[i].max, &v, err);
+        if (s != NB_OK) return s;
+    }
+    return NB_OK;
+}
+
+nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err)
+{
+    static const nb_arch_size keys[] = {{"vocab_size", NB_MAX_SIZE},
+                                        {"hidden_size", NB_MAX_SIZE},
+                                        {"num_attention_heads", NB_MAX_SIZE},
+                                        {"num_key_value_heads", NB_MAX_SIZE},
+                                        {"head_dim", 1 << 16}};
+    return nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+}

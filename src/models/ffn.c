@@ -1,0 +1,150 @@
+/* Dense MLP and mixture of experts. */
+#include "models/ffn.h"
+
+nb_status nb_ffn_open(nb_model *m, const nb_ffn *f, nb_error *err)
+{
+    if (!f->experts) return NB_OK;
+    const size_t groups = f->groups > 1 ? f->groups : 1, in_group = f->experts / groups;
+    const size_t allowed = groups > 1 ? f->top_groups * in_group : f->experts;
+    if (f->slots >= 1 && f->slots <= 64 && f->slots <= allowed && f->experts % groups == 0 &&
+        (groups == 1 || (f->top_groups >= 1 && f->top_groups <= groups))) {
+        m->experts_per_row = f->slots;
+        return NB_OK;
+    }
+    nb_fail(err, NB_ERR_FORMAT,
+            "a row cannot go to %zu of %zu experts in %zu groups of which %zu count (64 a row at most)",
+            f->slots, f->experts, groups, groups > 1 ? f->top_groups : 1);
+    nb_error_at(err, m->cfg.file, NULL, -1);
+    nb_error_remedy(err, "take the numbers of experts and groups from the original model's config.json");
+    return NB_ERR_FORMAT;
+}
+
+nb_status nb_ffn_prepare(nb_model *m, nb_ffn *f, nb_error *err)
+{
+    const size_t T = m->x->max_rows, Te = T * f->slots;
+    const bool fused = m->part[NB_PART_GATE_UP] >= 0, on = m->part[NB_PART_SHARED_SWITCH] >= 0;
+    const struct {
+        nb_tensor **to;
+        size_t rows, cols;
+    } t[] = {{&f->gate, T, f->I},
+             {&f->up, T, f->I},
+             {&f->gate_up, T, fused ? 2 * f->I : 0},
+             {&f->sgate, T, f->shared_I},
+             {&f->sup, T, f->shared_I},
+             {&f->shared, T, f->shared_I ? f->D : 0},
+             {&f->on, T, on},
+             {&f->router, T, f->experts},
+             {&f->weight, T, f->slots},
+             {&f->egate, Te, f->expert_I},
+             {&f->eup, Te, f->expert_I},
+             {&f->parts, Te, f->D}};
+    nb_status s = f->slots ? nb_model_tensor(m, true, T, f->slots, &f->ids, err) : NB_OK;
+    for (size_t i = 0; s == NB_OK && i < sizeof t / sizeof *t; i++)
+        if (t[i].rows && t[i].cols) s = nb_model_tensor(m, false, t[i].rows, t[i].cols, t[i].to, err);
+    return s;
+}
+
+/* gate and up -> gate: act(gate) up, or act(up) where there is no gate projection. */
+static void activate(nb_model *m, const nb_ffn *f, bool gated, size_t rows, nb_tensor *gate, nb_tensor *up)
+{
+    m->x->ops->glu(m->x, f->act, gated ? gate : up, gated ? up : NULL, rows, f->limit, gate);
+}
+
+/* One MLP whose projections are not fused: h [T, D] -> out [T, D]. */
+static void gated_mlp(nb_model *m, const nb_ffn *f, const nb_slot *g, const nb_slot *u, const nb_slot *d,
+                      nb_tensor *gate, nb_tensor *up, const nb_tensor *h, nb_tensor *out)
+{
+    const nb_linear *w[] = {g->lin, u->lin};
+    nb_tensor *y[] = {gate, up};
+    const size_t from = g->lin ? 0 : 1;
+    m->x->ops->linear(m->x, &(nb_linear_call){.w = w + from, .count = 2 - from, .x = h, .y = y + from});
+    activate(m, f, g->lin, m->x->rows.n, gate, up);
+    nb_lin(m, d, gate, out);
+}
+
+void nb_mlp_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h, nb_tensor *out)
+{
+    const nb_slot *fused = nb_at(m, w, NB_PART_GATE_UP), *down = nb_at(m, w, NB_PART_DOWN);
+    nb_exec *x = m->x;
+    if (!fused->lin) {
+        gated_mlp(m, f, nb_at(m, w, NB_PART_GATE), nb_at(m, w, NB_PART_UP), down, f->gate, f->up, h, out);
+        return;
+    }
+    nb_lin(m, fused, h, f->gate_up);
+    x->ops->columns(x, f->gate_up, x->rows.n, 2 * f->I, 0, f->gate);
+    x->ops->columns(x, f->gate_up, x->rows.n, 2 * f->I, f->I, f->up);
+    activate(m, f, true, x->rows.n, f->gate, f->up);
+    nb_lin(m, down, f->gate, out);
+}
+
+/* routed -> ids and weight */
+static void route(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *routed)
+{
+    nb_exec *x = m->x;
+    const nb_tensor *bias = nb_at(m, w, NB_PART_ROUTER_BIAS)->t;
+    nb_lin(m, nb_at(m, w, NB_PART_ROUTER), routed, f->router);
+    if (bias) x->ops->add_periodic(x, f->router, bias, 1);
+    x->ops->route(x, &(nb_route_call){.logits = f->router,
+                                      .bias = nb_at(m, w, NB_PART_CHOICE_BIAS)->t,
+                                      .hash = nb_at(m, w, NB_PART_TOKEN_EXPERTS)->t,
+                                      .score = f->score,
+                                      .groups = f->groups,
+                                      .top_groups = f->top_groups,
+                                      .group_max = f->group_max,
+                                      .keep = f->keep,
+                                      .scaling = f->scaling,
+                                      .expert_scale = nb_at(m, w, NB_PART_EXPERT_SCALE)->t,
+                                      .ids = f->ids,
+                                      .weights = f->weight});
+}
+
+/* h -> parts [T slots, D]: what each chosen expert makes of its row */
+static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h)
+{
+    nb_exec *x = m->x;
+    const nb_slot *g = nb_at(m, w, NB_PART_EXPERT_GATE), *u = nb_at(m, w, NB_PART_EXPERT_UP),
+                  *d = nb_at(m, w, NB_PART_EXPERT_DOWN);
+    const nb_linear *in[] = {g->lin, u->lin}, *down = d->lin;
+    nb_tensor *y[] = {f->egate, f->eup};
+    const size_t from = g->lin ? 0 : 1;
+    nb_linear_call c = {.w = in + from,
+                        .count = 2 - from,
+                        .n_experts = f->experts,
+                        .x = h,
+                        .y = y + from,
+                        .ids = f->ids,
+                        .slots = f->slots};
+    x->ops->linear(x, &c);
+    activate(m, f, g->lin, x->rows.n * f->slots, f->egate, f->eup);
+    c.w = &down;
+    c.count = 1;
+    c.x = f->egate;
+    c.y = &(nb_tensor *){f->parts};
+    c.x_per_slot = true;
+    x->ops->linear(x, &c);
+}
+
+void nb_moe_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h, const nb_tensor *routed,
+                nb_tensor *out)
+{
+    nb_exec *x = m->x;
+    const nb_slot *down = nb_at(m, w, NB_PART_SHARED_DOWN), *on = nb_at(m, w, NB_PART_SHARED_SWITCH);
+    route(m, f, w, routed);
+    experts(m, f, w, h);
+    if (down->lin)
+        gated_mlp(m, f, nb_at(m, w, NB_PART_SHARED_GATE), nb_at(m, w, NB_PART_SHARED_UP), down, f->sgate,
+                  f->sup, h, f->shared);
+    if (on->lin) {
+        nb_lin(m, on, h, f->on);
+        x->ops->glu(x, NB_ACT_SIGMOID, f->on, f->shared, x->rows.n, 0, f->shared);
+    }
+    x->ops->combine(x, f->parts, f->weight, f->slots, down->lin ? f->shared : NULL, out);
+}
+
+void nb_ffn_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h, nb_tensor *out)
+{
+    if (nb_at(m, w, NB_PART_ROUTER)->lin)
+        nb_moe_run(m, f, w, h, h, out);
+    else
+        nb_mlp_run(m, f, w, h, out);
+}
