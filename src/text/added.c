@@ -88,8 +88,8 @@ static nb_status id_of(const nb_vocab *v, const char *content, size_t n, uint32_
     return NB_OK;
 }
 
-static nb_status add_token(nb_added *a, nb_vocab *v, bool nfc, const json_t *spec, uint32_t *next,
-                           nb_buf *work, nb_error *err)
+static nb_status add_token(nb_added *a, nb_vocab *v, const nb_normaliser *m, const json_t *spec,
+                           uint32_t *next, nb_buf *work, nb_error *err)
 {
     const json_t *content = json_object_get(spec, "content");
     nb_added_token t = {0};
@@ -104,14 +104,14 @@ static nb_status add_token(nb_added *a, nb_vocab *v, bool nfc, const json_t *spe
 
     const char *text = json_string_value(content);
     size_t text_n = n;
-    if (nfc && t.normalized && (s = nb_nfc(text, n, &text, &text_n, &owned, err))) return s;
+    if (t.normalized && (s = nb_normalise(m, text, n, &text, &text_n, &owned, err))) return s;
     bool changed = text_n != n || memcmp(text, json_string_value(content), n) != 0;
     const char *kept = nb_arena_copy(&v->strings, text, text_n);
     const char *key = changed ? nb_arena_copy(&v->strings, json_string_value(content), n) : kept;
     free(owned);
     if (!kept || !key || !nb_map_put(&v->added_by_text, key, n, t.id, NULL))
         return nb_fail_nomem(err, "an added token", n);
-    if ((s = nb_vocab_set(v, t.id, kept, text_n, NULL, err))) return s;
+    if ((s = nb_vocab_set(v, t.id, kept, text_n, err))) return s;
     t.text = kept;
     t.n = (uint32_t)text_n;
     /* Decoding asks whether the token's text is one of the special contents: a text that normalisation changed is not,
@@ -128,7 +128,7 @@ static nb_status add_token(nb_added *a, nb_vocab *v, bool nfc, const json_t *spe
     return NB_OK;
 }
 
-nb_status nb_added_load(nb_added *a, nb_vocab *v, bool nfc, const json_t *array, nb_error *err)
+nb_status nb_added_load(nb_added *a, nb_vocab *v, const nb_normaliser *m, const json_t *array, nb_error *err)
 {
     size_t count = json_array_size(array), i;
     uint32_t next = v->entries;
@@ -138,7 +138,7 @@ nb_status nb_added_load(nb_added *a, nb_vocab *v, bool nfc, const json_t *array,
     if (!count) return NB_OK;
     a->tokens = calloc(count, sizeof *a->tokens);
     if (!a->tokens) return nb_fail_nomem(err, "the added tokens", count * sizeof *a->tokens);
-    json_array_foreach(array, i, spec) if ((s = add_token(a, v, nfc, spec, &next, &work, err))) break;
+    json_array_foreach(array, i, spec) if ((s = add_token(a, v, m, spec, &next, &work, err))) break;
     for (uint32_t k = 0; !s && k < a->n; k++)
         s = trie_add(a->tokens[k].normalized ? &a->normalised : &a->raw, &a->tokens[k], k, err);
     nb_buf_free(&work);

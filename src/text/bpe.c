@@ -1,16 +1,18 @@
 /*
- * Merging. A piece starts as one symbol per byte; the pair of neighbours with the lowest rank is merged, the leftmost
+ * Merging. A piece starts as one symbol per byte, or per character where the vocabulary is not byte-level; the pair of neighbours with the lowest rank is merged, the leftmost
  * first, until no pair has a rank. A heap of (rank, position) over a linked list keeps a piece of n bytes at
  * O(n log n): text of one letter, a megabyte long, is one piece. tokenizers, models/bpe/word.rs (merge_all).
  *
  * Prose repeats its words, so each scratch keeps the ids of pieces it has seen: one slot per hash value, the newer
  * piece takes it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "text/internal.h"
 
 #define CACHE_SLOTS 32768
@@ -68,6 +70,19 @@ static bool reserve(nb_bpe *b)
     return true;
 }
 
+/* What a merge of two tokens says about where no merge passes. Texts of unk and of spelled bytes are not those that they stand for. */
+static void note_joins(nb_bpe *b, const nb_buf *pair, const uint32_t half[2])
+{
+    const char *text = pair->data;
+    for (int h = 0; h < 2; h++) {
+        if (half[h] == b->unk) b->cuts = false;
+        for (int i = 0; b->cuts && i < 256; i++)
+            if (half[h] == b->fallback_id[i]) b->cuts = false;
+    }
+    for (size_t i = 1; b->cuts && i + 3 <= pair->len; i++)
+        if (memcmp(text + i, NB_SPACE_MARK, 3) == 0) b->joins[(unsigned char)text[i - 1]] = true;
+}
+
 /* A pair that stands twice keeps its later rank, as it does in tokenizers' map. */
 static nb_status add_merge(nb_bpe *b, const nb_vocab *v, nb_buf *pair, size_t left_n, uint32_t rank,
                            nb_error *err)
@@ -81,8 +96,9 @@ static nb_status add_merge(nb_bpe *b, const nb_vocab *v, nb_buf *pair, size_t le
                  nb_map_get(&v->by_bytes, text, pair->len, &id);
     if (!found)
         return nb_fail(err, NB_ERR_FORMAT,
-                       "model.merges: merge %u: a half or the whole is no byte-level token of the vocabulary",
-                       rank);
+                       "model.merges: merge %u: a half or the whole is no %stoken of the vocabulary", rank,
+                       b->chars ? "" : "byte-level ");
+    if (b->cuts) note_joins(b, pair, half);
     if (!reserve(b)) return nb_fail_nomem(err, "the merges", b->cap * 2 * sizeof *b->slots);
     uint64_t key = (uint64_t)half[0] << 32 | half[1];
     nb_bpe_slot *slot = slot_of(b, key);
@@ -92,9 +108,13 @@ static nb_status add_merge(nb_bpe *b, const nb_vocab *v, nb_buf *pair, size_t le
 }
 
 /* Appends the bytes that a half of a merge stands for. */
-static bool add_half(nb_buf *pair, const char *text, size_t n)
+static bool add_half(const nb_bpe *b, nb_buf *pair, const char *text, size_t n)
 {
     size_t m;
+    if (b->chars) {
+        nb_buf_add(pair, text, n);
+        return nb_buf_ok(pair);
+    }
     if (!nb_buf_reserve(pair, n) || !nb_byte_alphabet(text, n, pair->data + pair->len, &m)) return false;
     pair->len += m;
     pair->data[pair->len] = '\0';
@@ -102,8 +122,8 @@ static bool add_half(nb_buf *pair, const char *text, size_t n)
 }
 
 /* One element of "merges": "left right" or ["left", "right"]. *skip: a comment line, which has no rank. */
-static nb_status read_merge(nb_json *j, nb_json_event e, nb_buf *pair, size_t *left_n, bool *skip,
-                            nb_error *err)
+static nb_status read_merge(const nb_bpe *b, nb_json *j, nb_json_event e, nb_buf *pair, size_t *left_n,
+                            bool *skip, nb_error *err)
 {
     bool ok = false;
     nb_buf_clear(pair);
@@ -112,19 +132,32 @@ static nb_status read_merge(nb_json *j, nb_json_event e, nb_buf *pair, size_t *l
         *skip = j->len >= 8 && memcmp(j->str, "#version", 8) == 0;
         const char *space = memchr(j->str, ' ', j->len);
         size_t n = space ? (size_t)(space - j->str) : 0;
-        ok = *skip || (space && !memchr(space + 1, ' ', j->len - n - 1) && add_half(pair, j->str, n));
+        ok = *skip || (space && !memchr(space + 1, ' ', j->len - n - 1) && add_half(b, pair, j->str, n));
         *left_n = pair->len;
-        ok = ok && (*skip || add_half(pair, space + 1, j->len - n - 1));
+        ok = ok && (*skip || add_half(b, pair, space + 1, j->len - n - 1));
     } else if (e == NB_J_ARRAY) {
-        ok = nb_json_next(j) == NB_J_STRING && add_half(pair, j->str, j->len);
+        ok = nb_json_next(j) == NB_J_STRING && add_half(b, pair, j->str, j->len);
         *left_n = pair->len;
-        ok = ok && nb_json_next(j) == NB_J_STRING && add_half(pair, j->str, j->len) &&
+        ok = ok && nb_json_next(j) == NB_J_STRING && add_half(b, pair, j->str, j->len) &&
              nb_json_next(j) == NB_J_END;
     }
     if (!nb_buf_ok(pair)) return nb_fail_nomem(err, "a merge", j->len);
     if (ok) return NB_OK;
-    return nb_fail(err, NB_ERR_FORMAT,
-                   "model.merges: expected \"left right\" or [\"left\", \"right\"] in the byte alphabet");
+    return nb_fail(err, NB_ERR_FORMAT, "model.merges: expected \"left right\" or [\"left\", \"right\"]%s",
+                   b->chars ? "" : " in the byte alphabet");
+}
+
+/* The tokens that stand for one byte. */
+static void find_bytes(nb_bpe *b, const nb_vocab *v)
+{
+    char name[8];
+    for (int i = 0; i < 256; i++) {
+        char c = (char)i;
+        if (!nb_map_get(&v->by_bytes, &c, 1, &b->byte_id[i])) b->byte_id[i] = NB_TOK_NONE;
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        if (!b->byte_fallback || !nb_map_get(&v->by_bytes, name, 6, &b->fallback_id[i]))
+            b->fallback_id[i] = NB_TOK_NONE;
+    }
 }
 
 nb_status nb_bpe_load(nb_bpe *b, const nb_vocab *v, const char *json, size_t n, nb_error *err)
@@ -133,10 +166,8 @@ nb_status nb_bpe_load(nb_bpe *b, const nb_vocab *v, const char *json, size_t n, 
     nb_buf pair = {0};
     nb_json j;
     nb_json_init(&j, json, n);
-    for (int i = 0; i < 256; i++) {
-        char c = (char)i;
-        if (!nb_map_get(&v->by_bytes, &c, 1, &b->byte_id[i])) b->byte_id[i] = NB_TOK_NONE;
-    }
+    find_bytes(b, v);
+    b->cuts = b->chars && !b->ignore_merges && nb_map_get(&v->by_bytes, NB_SPACE_MARK, 3, NULL);
     uint32_t rank = 0;
     nb_json_event e = nb_json_next(&j);
     while (!s && e != NB_J_ERROR && (e = nb_json_next(&j)) != NB_J_END && e != NB_J_ERROR) {
@@ -144,7 +175,7 @@ nb_status nb_bpe_load(nb_bpe *b, const nb_vocab *v, const char *json, size_t n, 
         bool skip;
         if (rank == NB_TOK_NONE - 1)
             s = nb_fail(err, NB_ERR_LIMIT, "model.merges: more than %u merges", rank);
-        if (!s) s = read_merge(&j, e, &pair, &left_n, &skip, err);
+        if (!s) s = read_merge(b, &j, e, &pair, &left_n, &skip, err);
         if (!s && !skip) s = add_merge(b, v, &pair, left_n, rank++, err);
     }
     if (j.error) s = nb_tok_json_error(&j, "model.merges", err);
@@ -234,6 +265,47 @@ static void rank_pair(const nb_bpe *b, nb_bpe_scratch *s, uint32_t at)
     if (slot->rank != NB_TOK_NONE) heap_push(s, (uint64_t)slot->rank << 32 | at);
 }
 
+static uint32_t put_symbol(nb_bpe_scratch *s, uint32_t m, uint32_t id)
+{
+    s->symbols[m] = (nb_bpe_symbol){.id = id, .prev = m - 1, .next = m + 1, .rank = NB_TOK_NONE};
+    return m + 1;
+}
+
+/* The symbols of one character's bytes; false: one of them has none. */
+static bool put_fallback(const nb_bpe *b, nb_bpe_scratch *s, const char *c, size_t w, uint32_t *m)
+{
+    if (!b->byte_fallback) return false;
+    for (size_t i = 0; i < w; i++)
+        if (b->fallback_id[(unsigned char)c[i]] == NB_TOK_NONE) return false;
+    for (size_t i = 0; i < w; i++) *m = put_symbol(s, *m, b->fallback_id[(unsigned char)c[i]]);
+    return true;
+}
+
+/* One symbol a character. Of what has neither token nor bytes an unk is kept back until the next character with a token (tokenizers,
+ * models/bpe/model.rs, merge_word): bytes that come between stand before it. */
+static uint32_t start_chars(const nb_bpe *b, const nb_vocab *v, nb_bpe_scratch *s, const char *piece,
+                            size_t n)
+{
+    uint32_t m = 0, id;
+    bool unk = false;
+    for (size_t i = 0, w; i < n; i += w) {
+        uint32_t c;
+        w = (unsigned char)piece[i] < 0x80 ? 1 : nb_utf8_decode(piece + i, n - i, &c);
+        id = w == 1 ? b->byte_id[(unsigned char)piece[i]] : NB_TOK_NONE;
+        if (w == 1 ? id != NB_TOK_NONE : nb_map_get(&v->by_bytes, piece + i, w, &id)) {
+            if (unk) m = put_symbol(s, m, b->unk);
+            unk = false;
+            m = put_symbol(s, m, id);
+        } else if (!put_fallback(b, s, piece + i, w, &m) && b->unk != NB_TOK_NONE) {
+            if (unk && !b->fuse_unk) m = put_symbol(s, m, b->unk);
+            unk = true;
+        }
+    }
+    if (unk) m = put_symbol(s, m, b->unk);
+    if (m) s->symbols[m - 1].next = NB_TOK_NONE;
+    return m;
+}
+
 /* One symbol a byte; unknown bytes become unk (a run of them one symbol with fuse_unk) or nothing. Returns the count. */
 static uint32_t start_symbols(const nb_bpe *b, nb_bpe_scratch *s, const char *piece, size_t n)
 {
@@ -245,8 +317,7 @@ static uint32_t start_symbols(const nb_bpe *b, nb_bpe_scratch *s, const char *pi
         if (unk) id = b->unk;
         if (id == NB_TOK_NONE || (unk && was_unk && b->fuse_unk)) continue;
         was_unk = unk;
-        s->symbols[m] = (nb_bpe_symbol){.id = id, .prev = m - 1, .next = m + 1, .rank = NB_TOK_NONE};
-        m++;
+        m = put_symbol(s, m, id);
     }
     if (m) s->symbols[m - 1].next = NB_TOK_NONE;
     return m;
@@ -292,7 +363,7 @@ nb_status nb_bpe_encode(const nb_bpe *b, const nb_vocab *v, nb_bpe_scratch *s, c
         if (n >= NB_TOK_NONE / 32)
             return nb_fail(err, NB_ERR_LIMIT, "a piece of %zu bytes without a place to cut", n);
         if (!reserve_symbols(s, n)) return nb_fail_nomem(err, "a piece of text", n * sizeof *s->symbols);
-        uint32_t m = start_symbols(b, s, piece, n);
+        uint32_t m = b->chars ? start_chars(b, v, s, piece, n) : start_symbols(b, s, piece, n);
         merge(b, s, m);
         for (uint32_t i = 0; i < m && ok; i = s->symbols[i].next) ok = nb_ids_add(out, s->symbols[i].id);
     }

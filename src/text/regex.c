@@ -7,7 +7,8 @@
  *     \p{Han}       PCRE2 means Script_Extensions: \p{sc:Han}
  *     ^ $           Ruby's match at every line: PCRE2_MULTILINE, newline LF
  *     (?i:…)        Oniguruma folds several characters to one (ss, st, ff …): only the contractions of known patterns
- *     &&, [a[b]], \w, \b, \h, \R, (?m…), {n}+ …   mean something else or nothing in PCRE2: refused
+ *     [a&&[^b]]     intersections and classes inside classes, which PCRE2 reads as something else: said otherwise (below)
+ *     \w, \b, \h, \R, (?m…), {n}+ …   mean something else or nothing in PCRE2: refused
  *
  * specs/libraries.md §4; Oniguruma 6.9.8 doc/RE; pcre2pattern(3) of 10.42.
  */
@@ -54,74 +55,236 @@ static bool starts(const translation *t, const char *what)
     return t->n - t->at >= n && memcmp(t->p + t->at, what, n) == 0;
 }
 
-/* \p{…} or \P{…}: general categories as they are, anything longer is a script's name. */
-static nb_status property(translation *t)
+/* ---- character classes ---- */
+
+/* General categories, in sets of bits. A category's group (L of Lu) is the union of those that begin with its letter. */
+static const char categories[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
+                                     "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
+                                     "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
+#define N_CATEGORIES (sizeof categories / sizeof *categories)
+#define ALL_CATEGORIES ((1U << N_CATEGORIES) - 1)
+
+static uint32_t category_set(const char *name, size_t n)
+{
+    uint32_t set = 0;
+    for (size_t i = 0; i < N_CATEGORIES; i++)
+        if (categories[i][0] == name[0] && (n == 1 || categories[i][1] == name[1])) set |= 1U << i;
+    return set;
+}
+
+/*
+ * A class as PCRE2 can say it. plain: [text] or, negated, [^text]; else text is an expression for one character. PCRE2 10.42 has no
+ * intersections, but categories are a partition: what is in some of them and not in X is not in the others and not in X, so that
+ * the classes of real patterns stay plain, which repeats of long words need.
+ */
+typedef struct class
+{
+    nb_buf text;
+    bool plain, negated;
+    bool only;    /* plain and not negated: nothing but categories, which are */
+    uint32_t set; /* these */
+} class;
+
+#define MAX_CLASS_DEPTH 16
+
+/* \p{…} or \P{…} into out: general categories as they are, anything longer is a script's name. *set: the categories; 0: none. */
+static nb_status property(translation *t, nb_buf *out, uint32_t *set)
 {
     size_t from = t->at, name = from + 3, end;
+    bool not ;
     if (t->n - from < 4 || t->p[from + 2] != '{') return refuse(t, from, 3, "expected \\p{NAME}");
-    nb_buf_addc(t->out, '\\');
-    nb_buf_addc(t->out, t->p[from + 1]);
-    nb_buf_addc(t->out, '{');
-    if (t->p[name] == '^') {
-        nb_buf_addc(t->out, '^');
-        name++;
-    }
+    not = (t->p[from + 1] == 'P') != (t->p[name] == '^');
+    if (t->p[name] == '^') name++;
     for (end = name; end < t->n && (is_letter(t->p[end]) || t->p[end] == '_');) end++;
     size_t len = end - name;
-    if (end == t->n || t->p[end] != '}') return refuse(t, from, end - from + 1, "expected \\p{NAME}");
-    bool category = (len == 1 || (len == 2 && t->p[name + 1] >= 'a')) && strchr("LMNPSZC", t->p[name]);
-    if (!category && len < 3) return refuse(t, from, end - from + 1, "unknown property");
-    if (!category) nb_buf_adds(t->out, "sc:");
-    nb_buf_add(t->out, t->p + name, len + 1);
+    if (end == t->n || t->p[end] != '}' || !len) return refuse(t, from, end - from + 1, "expected \\p{NAME}");
+    *set = len <= 2 ? category_set(t->p + name, len) : 0;
+    if (len <= 2 && !*set) return refuse(t, from, end - from + 1, "unknown property");
+    nb_buf_addf(out, "\\%c{%s", not ? 'P' : 'p', *set ? "" : "sc:");
+    nb_buf_add(out, t->p + name, len + 1);
+    if (not &&*set) *set = ALL_CATEGORIES & ~*set;
     t->at = end + 1;
     return NB_OK;
 }
 
-/* A backslash and what follows, inside or outside a character class. */
-static nb_status escape(translation *t, bool in_class)
+/* A backslash and what follows, inside or outside a character class. *set as in property. */
+static nb_status escape(translation *t, bool in_class, nb_buf *out, uint32_t *set)
 {
+    *set = 0;
     if (t->at + 1 == t->n) return refuse(t, t->at, 1, "nothing follows the backslash");
     char c = t->p[t->at + 1];
-    if (c == 'p' || c == 'P') return property(t);
+    if (c == 'p' || c == 'P') return property(t, out, set);
     if (c == 's')
-        nb_buf_adds(t->out, in_class ? SPACES : "[" SPACES "]");
+        nb_buf_adds(out, in_class ? SPACES : "[" SPACES "]");
     else if (c == 'S' && !in_class)
-        nb_buf_adds(t->out, "[^" SPACES "]");
+        nb_buf_adds(out, "[^" SPACES "]");
     else if (c == 'd' || c == 'D')
-        nb_buf_adds(t->out, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+        nb_buf_adds(out, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
     else if ((c && strchr("nrtf", c)) ||
              ((unsigned char)c > 0x20 && (unsigned char)c < 0x7F && !is_letter(c) && !is_digit(c)))
-        nb_buf_add(t->out, t->p + t->at, 2);
+        nb_buf_add(out, t->p + t->at, 2);
     else
         return refuse(t, t->at, 2, "PCRE2 has no equal escape");
+    if (c == 'd' || c == 'D') *set = category_set("Nd", 2);
+    if (c == 'D') *set = ALL_CATEGORIES & ~*set;
     t->at += 2;
+    return NB_OK;
+}
+
+/* The class as an expression for one character. */
+static void add_class(const class *c, nb_buf *out)
+{
+    if (c->plain) nb_buf_adds(out, c->negated ? "[^" : "[");
+    nb_buf_add(out, c->text.data, c->text.len);
+    if (c->plain) nb_buf_addc(out, ']');
+}
+
+/* Negates a class. */
+static void negate(class *c)
+{
+    if (c->plain) {
+        c->negated = !c->negated;
+        c->only = false;
+        return;
+    }
+    nb_buf text = {0};
+    nb_buf_adds(&text, "(?:(?!");
+    nb_buf_add(&text, c->text.data, c->text.len);
+    nb_buf_adds(&text, ")(?s:.))");
+    nb_buf_free(&c->text);
+    c->text = text;
+}
+
+/* a becomes the union of both. A class that is not plain starts empty. */
+static void unite(class *a, const class *b)
+{
+    nb_buf text = {0};
+    if (!b->text.len) return;
+    if (!a->text.len || (a->plain && b->plain && !a->negated && !b->negated)) {
+        if (!a->text.len) {
+            a->plain = b->plain;
+            a->negated = b->negated;
+            a->only = b->only;
+            a->set = b->set;
+        } else {
+            a->only = a->only && b->only;
+            a->set |= b->set;
+        }
+        nb_buf_add(&a->text, b->text.data, b->text.len);
+        return;
+    }
+    nb_buf_adds(&text, "(?:");
+    add_class(a, &text);
+    nb_buf_addc(&text, '|');
+    add_class(b, &text);
+    nb_buf_addc(&text, ')');
+    nb_buf_free(&a->text);
+    *a = (class){.text = text};
+}
+
+/* Writes what is outside the class, as the inside of one; false: not to be said so. */
+static bool add_outside(const class *c, nb_buf *out)
+{
+    if (!c->plain || (!c->negated && !c->only)) return false;
+    if (c->negated) nb_buf_add(out, c->text.data, c->text.len);
+    for (size_t i = 0; !c->negated && i < N_CATEGORIES; i++)
+        if (!(c->set >> i & 1)) nb_buf_addf(out, "\\p{%s}", categories[i]);
+    return true;
+}
+
+/* a becomes the intersection of both. */
+static void intersect(class *a, const class *b)
+{
+    nb_buf text = {0};
+    if (add_outside(a, &text) && add_outside(b, &text) && text.len) {
+        nb_buf_free(&a->text);
+        *a = (class){.text = text, .plain = true, .negated = true};
+        return;
+    }
+    nb_buf_clear(&text);
+    nb_buf_adds(&text, "(?:(?=");
+    add_class(b, &text);
+    nb_buf_addc(&text, ')');
+    add_class(a, &text);
+    nb_buf_addc(&text, ')');
+    nb_buf_free(&a->text);
+    *a = (class){.text = text};
+}
+
+static nb_status read_class(translation *t, class *out, unsigned depth);
+
+/* One side of &&: items up to && or the end, into out, which is empty. */
+static nb_status read_side(translation *t, class *out, unsigned depth)
+{
+    class items = {.plain = true, .only = true};
+    nb_status s = NB_OK;
+    size_t from = t->at;
+    bool nested = false; /* the last item was a class */
+    while (!s && t->at < t->n && t->p[t->at] != ']' && !starts(t, "&&")) {
+        char c = t->p[t->at];
+        uint32_t set = 0;
+        /* Where Oniguruma's reading of a bare - or ^ hangs on what stands beside it, nothing is guessed. */
+        bool edge = t->at + 1 == t->n || t->p[t->at + 1] == '[' ||
+                    (t->n - t->at > 2 && memcmp(t->p + t->at + 1, "&&", 2) == 0);
+        if ((c == '-' && (edge || nested)) || (c == '^' && t->at == from))
+            s = refuse(t, t->at, 1, "write \\- or \\^ here");
+        else if (c == '[') {
+            class inner = {0};
+            s = read_class(t, &inner, depth + 1);
+            unite(out, &inner);
+            nb_buf_free(&inner.text);
+        } else if (c == '\\')
+            s = escape(t, true, &items.text, &set);
+        else if (c == '^' || (c == '-' && (!items.text.len || t->p[t->at + 1] == ']'))) {
+            nb_buf_addf(&items.text, "\\%c", c); /* itself, whatever it comes to stand beside */
+            t->at++;
+        } else
+            nb_buf_addc(&items.text, t->p[t->at++]);
+        nested = c == '[';
+        items.only = items.only && (set || nested);
+        items.set |= set;
+    }
+    if (!s && !items.text.len && !out->text.len) s = refuse(t, from, 2, "an empty class");
+    unite(out, &items);
+    if (!nb_buf_ok(&items.text)) out->text.bad = true;
+    nb_buf_free(&items.text);
+    return s;
+}
+
+/* The class that begins at t->at. Oniguruma: items and inner classes unite, && binds less than that, and ^ is for all of it. */
+static nb_status read_class(translation *t, class *out, unsigned depth)
+{
+    size_t from = t->at++;
+    bool not = t->at < t->n && t->p[t->at] == '^';
+    if (not ) t->at++;
+    if (depth == MAX_CLASS_DEPTH) return refuse(t, from, 1, "classes are nested too deep");
+    if (t->at < t->n && t->p[t->at] == ']')
+        return refuse(t, from, t->at - from + 1, "a class that starts with ]");
+    if (t->at < t->n && t->p[t->at] == ':' && depth) return refuse(t, from, 2, "a POSIX class");
+    nb_status s = read_side(t, out, depth);
+    while (!s && starts(t, "&&")) {
+        class side = {0};
+        t->at += 2;
+        s = read_side(t, &side, depth);
+        if (!s) intersect(out, &side);
+        if (!nb_buf_ok(&side.text)) out->text.bad = true;
+        nb_buf_free(&side.text);
+    }
+    if (s) return s;
+    if (t->at == t->n) return refuse(t, from, 8, "the class does not end");
+    t->at++;
+    if (not ) negate(out);
     return NB_OK;
 }
 
 static nb_status character_class(translation *t)
 {
-    size_t from = t->at++;
-    nb_status s = NB_OK;
-    nb_buf_addc(t->out, '[');
-    if (t->at < t->n && t->p[t->at] == '^') {
-        nb_buf_addc(t->out, '^');
-        t->at++;
-    }
-    if (t->at < t->n && t->p[t->at] == ']')
-        return refuse(t, from, t->at - from + 1, "a class that starts with ]");
-    while (!s && t->at < t->n && t->p[t->at] != ']') {
-        if (starts(t, "&&")) return refuse(t, t->at, 2, "intersection of classes (&&) is Oniguruma's alone");
-        if (starts(t, "[")) return refuse(t, t->at, 1, "a class inside a class is Oniguruma's alone");
-        if (t->p[t->at] == '\\')
-            s = escape(t, true);
-        else
-            nb_buf_addc(t->out, t->p[t->at++]);
-    }
-    if (s) return s;
-    if (t->at == t->n) return refuse(t, from, 8, "the class does not end");
-    nb_buf_addc(t->out, ']');
-    t->at++;
-    return NB_OK;
+    class c = {0};
+    nb_status s = read_class(t, &c, 0);
+    add_class(&c, t->out);
+    if (!nb_buf_ok(&c.text)) t->out->bad = true;
+    nb_buf_free(&c.text);
+    return s;
 }
 
 /* An opening parenthesis and what gives the group its kind. */
@@ -173,12 +336,13 @@ nb_status nb_regex_translate(const char *pattern, size_t n, nb_buf *out, nb_erro
 {
     translation t = {.p = pattern, .n = n, .out = out, .err = err};
     nb_status s = NB_OK;
+    uint32_t set;
     if (n > MAX_PATTERN)
         return nb_fail(err, NB_ERR_LIMIT, "a regular expression of %zu bytes; %zu are supported", n,
                        MAX_PATTERN);
     while (!s && t.at < n) {
         switch (pattern[t.at]) {
-        case '\\': s = escape(&t, false); break;
+        case '\\': s = escape(&t, false, out, &set); break;
         case '[': s = character_class(&t); break;
         case '(': s = group(&t); break;
         case '{': s = interval(&t); break;

@@ -24,6 +24,7 @@ void nb_tokenizer_free(nb_tokenizer *t)
     nb_template_free(&t->template);
     nb_bpe_free(&t->bpe);
     nb_pretokeniser_free(&t->pre);
+    nb_normaliser_free(&t->normaliser);
     nb_added_free(&t->added);
     nb_vocab_free(&t->vocab);
     free(t);
@@ -92,6 +93,9 @@ typedef struct encoding {
     nb_tok_scratch *s;
     nb_ids *out;
     nb_error *err;
+    const char *text;    /* the whole */
+    const char *stretch; /* in work, normalised */
+    bool first;          /* it is the beginning of the text */
 } encoding;
 
 static nb_status put_id(const encoding *e, int64_t id)
@@ -100,10 +104,28 @@ static nb_status put_id(const encoding *e, int64_t id)
     return nb_fail_nomem(e->err, "token ids", e->out->cap * 2 * sizeof *e->out->data);
 }
 
+/* Where no merge can pass, a piece is cut further: words come again, and their ids are kept. The ids are the same. */
+static size_t word_end(const nb_bpe *b, const char *s, size_t n)
+{
+    for (size_t i = 1; b->cuts && i < n; i++) {
+        const char *p = memchr(s + i, NB_SPACE_MARK[0], n - i);
+        if (!p) break;
+        i = (size_t)(p - s);
+        if (n - i >= 3 && memcmp(p, NB_SPACE_MARK, 3) == 0 && !b->joins[(unsigned char)p[-1]]) return i;
+    }
+    return n;
+}
+
 static nb_status on_piece(void *ctx, const char *s, size_t n, int64_t id)
 {
     const encoding *e = ctx;
-    return nb_bpe_encode(&e->t->bpe, &e->t->vocab, &e->s->bpe, s, n, e->out, e->err);
+    const nb_bpe *b = &e->t->bpe;
+    nb_status status = NB_OK;
+    for (size_t at = 0, w; at < n && !status; at += w) {
+        w = word_end(b, s + at, n - at);
+        status = nb_bpe_encode(b, &e->t->vocab, &e->s->bpe, s + at, w, e->out, e->err);
+    }
+    return status;
 }
 
 /* A stretch between the added tokens of the second pass. */
@@ -111,17 +133,19 @@ static nb_status on_normalised(void *ctx, const char *s, size_t n, int64_t id)
 {
     const encoding *e = ctx;
     if (id >= 0) return put_id(e, id);
-    return nb_pretokenise(&e->t->pre, &e->s->match, s, n, on_piece, ctx, e->err);
+    bool first = e->first && s == e->stretch;
+    return nb_pretokenise(&e->t->pre, &e->s->match, s, n, first, on_piece, ctx, e->err);
 }
 
 /* A stretch between the added tokens of the first pass. */
 static nb_status on_raw(void *ctx, const char *s, size_t n, int64_t id)
 {
-    const encoding *e = ctx;
+    encoding *e = ctx;
     char *owned = NULL;
-    nb_status status = NB_OK;
     if (id >= 0) return put_id(e, id);
-    if (e->t->nfc) status = nb_nfc(s, n, &s, &n, &owned, e->err);
+    e->first = s == e->text;
+    nb_status status = nb_normalise(&e->t->normaliser, s, n, &s, &n, &owned, e->err);
+    e->stretch = s;
     if (!status) status = nb_added_scan(&e->t->added, &e->t->added.normalised, s, n, on_normalised, ctx);
     free(owned);
     return status;
@@ -146,7 +170,7 @@ static size_t valid_utf8(const char *s, size_t n)
 nb_status nb_tokenizer_encode(const nb_tokenizer *t, nb_tok_scratch *s, const char *text, size_t n,
                               bool add_special, nb_ids *out, nb_error *err)
 {
-    encoding e = {.t = t, .s = s, .out = out, .err = err};
+    encoding e = {.t = t, .s = s, .out = out, .err = err, .text = text};
     size_t before = out->len, bad = valid_utf8(text, n);
     nb_status status = NB_OK;
     if (s->t != t) return nb_fail(err, NB_ERR_ARGUMENT, "the scratch memory belongs to another tokenizer");

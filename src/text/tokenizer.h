@@ -1,5 +1,5 @@
 /*
- * Byte-level BPE from a Hugging Face tokenizer.json: text to ids and back. Immutable after loading; encode and decode
+ * BPE from a Hugging Face tokenizer.json, byte-level or of SentencePiece's style: text to ids and back. Immutable after loading; encode and decode
  * may be called from several threads, each with its own nb_tok_scratch.
  * Semantics are those of the `tokenizers` library; what it does not know it refuses by name, never approximates.
  */
@@ -21,7 +21,8 @@ void nb_tokenizer_free(nb_tokenizer *t);
 
 /* One more than the largest id. */
 uint32_t nb_tokenizer_size(const nb_tokenizer *t);
-/* The id of a token given by its text (added tokens first, then the vocabulary by its surface bytes). -1: none. */
+/* The id of a token given by its text (added tokens first, then the vocabulary: byte-level by its surface bytes, else as it is
+ * spelled, with U+2581 for a space). -1: none. */
 int64_t nb_tokenizer_id(const nb_tokenizer *t, const char *text, size_t n);
 /* Bytes of one token as they appear in text; special tokens give their content. NULL for an id that has none. */
 const char *nb_tokenizer_bytes(const nb_tokenizer *t, uint32_t id, size_t *n);
@@ -54,7 +55,7 @@ nb_status nb_tokenizer_decode(const nb_tokenizer *t, const uint32_t *ids, size_t
 typedef struct nb_detok {
     const nb_tokenizer *t;
     bool skip_special;
-    bool started; /* some token was pushed (or given as prompt): leading-space rules are past */
+    unsigned char strip; /* characters that may still be dropped from the front of the text */
     unsigned char pending[4];
     unsigned n_pending;
 } nb_detok;

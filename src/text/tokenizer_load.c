@@ -25,8 +25,9 @@ nb_status nb_tok_json_error(const nb_json *j, const char *what, nb_error *err)
 nb_status nb_tok_unsupported(nb_error *err, const char *stage, const char *what)
 {
     nb_fail(err, NB_ERR_UNSUPPORTED, "%s %.120s is not supported", stage, what);
-    nb_error_remedy(
-        err, "supported are byte-level BPE tokenizers (GPT-2, Llama 3, Qwen, DeepSeek, o200k, tekken)");
+    nb_error_remedy(err, "supported are BPE tokenizers: byte-level ones (GPT-2, Llama 3, Qwen, DeepSeek, "
+                         "o200k, tekken, Kimi) and "
+                         "those of SentencePiece's style (Llama 2, Mistral, Phi-3, Gemma)");
     return NB_ERR_UNSUPPORTED;
 }
 
@@ -46,7 +47,7 @@ typedef struct parts {
     span normalizer, pre_tokenizer, post_processor, decoder, added_tokens;
     span vocab, merges;
     bool model, bpe, typed; /* there is a model; it says that it is BPE; it says its type at all */
-    bool ignore_merges, fuse_unk;
+    bool ignore_merges, fuse_unk, byte_fallback;
     nb_buf unk; /* unk_token */
     bool have_unk;
 } parts;
@@ -129,12 +130,7 @@ static nb_status read_model_member(nb_json *j, parts *p, nb_error *err)
     if (is(j, "dropout")) return read_unused(j, "dropout", err);
     if (is(j, "continuing_subword_prefix")) return read_unused(j, "continuing_subword_prefix", err);
     if (is(j, "end_of_word_suffix")) return read_unused(j, "end_of_word_suffix", err);
-    if (is(j, "byte_fallback")) {
-        bool fallback;
-        nb_status s = read_flag(j, "model.byte_fallback", &fallback, err);
-        return s || !fallback ? s
-                              : nb_tok_unsupported(err, "model", "byte_fallback (SentencePiece-style BPE)");
-    }
+    if (is(j, "byte_fallback")) return read_flag(j, "model.byte_fallback", &p->byte_fallback, err);
     return nb_json_skip(j) ? NB_OK : nb_tok_json_error(j, "model", err);
 }
 
@@ -197,42 +193,50 @@ static nb_status tree(const char *json, span at, json_t **out, nb_error *err)
     return s;
 }
 
-static nb_status load_model(nb_tokenizer *t, const char *json, const parts *p, nb_error *err)
+/* The token for what the vocabulary lacks. One that is not there is a fault only where something can be lacking. */
+static nb_status find_unk(nb_tokenizer *t, parts *p, nb_error *err)
+{
+    nb_buf work = {0};
+    bool lacks = t->bpe.chars;
+    nb_status s = NB_OK;
+    for (int i = 0; i < 256; i++) {
+        char c = (char)i;
+        lacks = lacks || !nb_map_get(&t->vocab.by_bytes, &c, 1, NULL);
+    }
+    if (lacks && !nb_vocab_find(&t->vocab, nb_buf_str(&p->unk), p->unk.len, &work, &t->bpe.unk))
+        s = nb_buf_ok(&work) ? nb_fail(err, NB_ERR_FORMAT, "model.unk_token is not in the vocabulary")
+                             : nb_fail_nomem(err, "model.unk_token", p->unk.len);
+    nb_buf_free(&work);
+    return s;
+}
+
+static nb_status load_model(nb_tokenizer *t, const char *json, parts *p, nb_error *err)
 {
     nb_status s;
-    nb_buf work = {0};
-    bool lacks_bytes = false;
     if (!p->model || p->vocab.begin == p->vocab.end || p->merges.begin == p->merges.end)
         return nb_fail(err, p->typed ? NB_ERR_FORMAT : NB_ERR_UNSUPPORTED,
                        "model: no vocab and merges, which BPE has%s", p->typed ? "" : ", and no type");
     size_t base = p->vocab.begin;
     s = nb_vocab_load(&t->vocab, json + base, p->vocab.end - base, err);
+    t->bpe.ignore_merges = p->ignore_merges;
+    t->bpe.fuse_unk = p->fuse_unk;
+    t->bpe.byte_fallback = p->byte_fallback;
+    t->bpe.chars = !t->pre.byte_level;
+    t->bpe.unk = NB_TOK_NONE;
+    if (!s && p->have_unk) s = find_unk(t, p, err);
     if (!s) {
         base = p->merges.begin;
         s = nb_bpe_load(&t->bpe, &t->vocab, json + base, p->merges.end - base, err);
     }
-    if (s) {
-        if (err && err->offset >= 0) err->offset += (int64_t)base;
-        return s;
-    }
-    t->bpe.ignore_merges = p->ignore_merges;
-    t->bpe.fuse_unk = p->fuse_unk;
-    t->bpe.unk = NB_TOK_NONE;
-    for (int i = 0; i < 256; i++) lacks_bytes = lacks_bytes || t->bpe.byte_id[i] == NB_TOK_NONE;
-    if (p->have_unk && lacks_bytes) { /* else nothing is ever unknown */
-        if (!nb_vocab_find(&t->vocab, p->unk.data, p->unk.len, &work, &t->bpe.unk))
-            s = nb_buf_ok(&work) ? nb_fail(err, NB_ERR_FORMAT, "model.unk_token is not in the vocabulary")
-                                 : nb_fail_nomem(err, "model.unk_token", p->unk.len);
-    }
-    nb_buf_free(&work);
+    if (s && err && err->offset >= 0) err->offset += (int64_t)base;
     return s;
 }
 
-static nb_status load_parts(nb_tokenizer *t, const char *json, const parts *p, nb_error *err)
+static nb_status load_parts(nb_tokenizer *t, const char *json, parts *p, nb_error *err)
 {
     json_t *spec = NULL;
     nb_status s = tree(json, p->normalizer, &spec, err);
-    if (!s) s = nb_normaliser_load(spec, &t->nfc, err);
+    if (!s) s = nb_normaliser_load(&t->normaliser, spec, err);
     json_decref(spec);
     spec = NULL;
     if (!s) s = tree(json, p->pre_tokenizer, &spec, err);
@@ -244,12 +248,16 @@ static nb_status load_parts(nb_tokenizer *t, const char *json, const parts *p, n
     json_decref(spec);
     spec = NULL;
     if (!s) s = tree(json, p->decoder, &spec, err);
-    if (!s) s = nb_decoder_check(spec, err);
+    if (!s) s = nb_decoder_load(&t->vocab.decoder, spec, err);
+    if (!s && t->pre.byte_level != t->vocab.decoder.byte_level)
+        s = nb_tok_unsupported(err, "decoder",
+                               t->pre.byte_level ? "without ByteLevel, which the pre-tokenizer has,"
+                                                 : "with ByteLevel, which the pre-tokenizer has not,");
     json_decref(spec);
     spec = NULL;
     if (!s) s = load_model(t, json, p, err);
     if (!s) s = tree(json, p->added_tokens, &spec, err);
-    if (!s) s = nb_added_load(&t->added, &t->vocab, t->nfc, spec, err);
+    if (!s) s = nb_added_load(&t->added, &t->vocab, &t->normaliser, spec, err);
     json_decref(spec);
     return s;
 }

@@ -1,5 +1,6 @@
 /* The tokens: their bytes by id, and ids by bytes. A byte-level vocabulary spells each byte as one printable character
- * (GPT-2's alphabet); here every entry is kept as the bytes it stands for, so that encoding works on the text itself. */
+ * (GPT-2's alphabet); its entries are kept as the bytes they stand for, so that encoding works on the text itself. The entries of
+ * others are found as they are spelled, which is how the normaliser leaves the text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,29 +84,60 @@ static bool grow(nb_vocab *v, uint32_t id)
     return true;
 }
 
-nb_status nb_vocab_set(nb_vocab *v, uint32_t id, const char *text, size_t n, bool *byte_level, nb_error *err)
+/* The bytes of a token, in the arena: as the decoder gives them. */
+static nb_status token_bytes(nb_vocab *v, const char *text, size_t n, nb_token *t, bool *alphabet,
+                             nb_error *err)
 {
+    if (v->decoder.byte_level) {
+        /* The decoder turns a token back into bytes only when all its characters are in the alphabet. */
+        size_t m = n;
+        char *bytes = nb_arena_copy(&v->strings, text, n);
+        if (!bytes) return nb_fail_nomem(err, "a token", n);
+        *alphabet = nb_byte_alphabet(text, n, bytes, &m);
+        if (!*alphabet && n) memcpy(bytes, text, n);
+        t->s = bytes;
+        t->n = (uint32_t)m;
+        return NB_OK;
+    }
+    nb_buf bytes = {0};
+    nb_status s = nb_decoder_apply(&v->decoder, text, n, &bytes, &t->byte, err);
+    if (!s && bytes.len > UINT32_MAX) s = nb_fail(err, NB_ERR_LIMIT, "a token of %zu bytes", bytes.len);
+    if (!s) {
+        t->s = nb_arena_copy(&v->strings, nb_buf_str(&bytes), bytes.len);
+        t->n = (uint32_t)bytes.len;
+        if (!t->s) s = nb_fail_nomem(err, "a token", n);
+    }
+    nb_buf_free(&bytes);
+    return s;
+}
+
+/* nb_vocab_set; *alphabet: it is spelled in the byte alphabet. */
+static nb_status set(nb_vocab *v, uint32_t id, const char *text, size_t n, bool *alphabet, nb_error *err)
+{
+    nb_token t = {0};
     if (id >= NB_TOK_MAX_IDS)
         return nb_fail(err, NB_ERR_LIMIT, "token id %u; ids up to %u are supported", id, NB_TOK_MAX_IDS - 1);
     if (n > UINT32_MAX) return nb_fail(err, NB_ERR_LIMIT, "a token of %zu bytes", n);
     if (!grow(v, id)) return nb_fail_nomem(err, "the tokens", (size_t)id * sizeof *v->tokens);
-    char *bytes = nb_arena_copy(&v->strings, text, n);
-    if (!bytes) return nb_fail_nomem(err, "a token", n);
-    /* The decoder turns a token back into bytes only when all its characters are in the alphabet. */
-    size_t m = n;
-    bool alphabet = nb_byte_alphabet(text, n, bytes, &m);
-    if (!alphabet && n) memcpy(bytes, text, n);
-    v->tokens[id].s = bytes;
-    v->tokens[id].n = (uint32_t)m;
-    if (byte_level) *byte_level = alphabet;
+    nb_status s = token_bytes(v, text, n, &t, alphabet, err);
+    if (s) return s;
+    t.added = v->tokens[id].added;
+    v->tokens[id] = t;
     return NB_OK;
+}
+
+nb_status nb_vocab_set(nb_vocab *v, uint32_t id, const char *text, size_t n, nb_error *err)
+{
+    bool alphabet;
+    return set(v, id, text, n, &alphabet, err);
 }
 
 bool nb_vocab_find(const nb_vocab *v, const char *text, size_t n, nb_buf *work, uint32_t *id)
 {
+    size_t m;
+    if (!v->decoder.byte_level) return nb_map_get(&v->by_bytes, text, n, id);
     nb_buf_clear(work);
     if (!nb_buf_reserve(work, n)) return false;
-    size_t m;
     if (nb_byte_alphabet(text, n, work->data, &m)) return nb_map_get(&v->by_bytes, work->data, m, id);
     return nb_map_get(&v->by_text, text, n, id);
 }
@@ -127,12 +159,16 @@ static nb_status load_entry(nb_vocab *v, nb_json *j, nb_buf *key, nb_error *err)
     if (id < v->n && v->tokens[id].s)
         return nb_fail(err, NB_ERR_FORMAT, "model.vocab: '%.*s' has the id %llu, which another token has",
                        shown, text, (unsigned long long)id);
-    bool byte_level, was;
-    nb_status s = nb_vocab_set(v, (uint32_t)id, text, key->len, &byte_level, err);
+    bool alphabet = false, was;
+    nb_status s = set(v, (uint32_t)id, text, key->len, &alphabet, err);
     if (s) return s;
     const nb_token *t = &v->tokens[id];
-    nb_map *map = byte_level ? &v->by_bytes : &v->by_text;
-    if (!nb_map_put(map, t->s, t->n, (uint32_t)id, &was))
+    bool same = t->n == key->len && memcmp(t->s, text, t->n) == 0;
+    bool apart = !v->decoder.byte_level && !same; /* its spelling is not what it decodes to */
+    const char *spelling = apart ? nb_arena_copy(&v->strings, text, key->len) : t->s;
+    size_t spelling_n = apart ? key->len : t->n;
+    nb_map *map = alphabet || !v->decoder.byte_level ? &v->by_bytes : &v->by_text;
+    if (!spelling || !nb_map_put(map, spelling, spelling_n, (uint32_t)id, &was))
         return nb_fail_nomem(err, "the vocabulary", (size_t)v->entries * sizeof(nb_map_slot));
     if (was) return nb_fail(err, NB_ERR_FORMAT, "model.vocab: '%.*s' stands there twice", shown, text);
     v->entries++;
@@ -161,6 +197,7 @@ nb_status nb_vocab_load(nb_vocab *v, const char *json, size_t n, nb_error *err)
 void nb_vocab_free(nb_vocab *v)
 {
     free(v->tokens);
+    nb_decoder_free(&v->decoder);
     nb_map_free(&v->by_bytes);
     nb_map_free(&v->by_text);
     nb_map_free(&v->added_by_text);

@@ -8,6 +8,11 @@
 #define TEMPLATE(single)                                                                                     \
     "{\"type\":\"TemplateProcessing\",\"single\":[" single                                                   \
     "],\"pair\":[],\"special_tokens\":{\"B\":{\"id\":\"B\",\"ids\":[1]}}}"
+#define METASPACE(scheme) "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"" scheme "\"}"
+#define REPLACE(pattern) "{\"type\":\"Replace\",\"pattern\":" pattern ",\"content\":\"_\"}"
+#define DECODERS(parts) "{\"type\":\"Sequence\",\"decoders\":[" parts "]}"
+#define FUSE "{\"type\":\"Fuse\"}"
+#define STRIP(start, stop) "{\"type\":\"Strip\",\"content\":\" \",\"start\":" start ",\"stop\":" stop "}"
 #define TEXT "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
 
 static void expect(const tiny *k, nb_status want, const char *named)
@@ -30,21 +35,25 @@ static void unsupported_components(void **state)
         const char *named;
     } cases[] = {
         {{.normalizer = "{\"type\":\"NFKC\"}"}, "normalizer NFKC"},
-        {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"x\"}"}, "normalizer Prepend"},
+        {{.normalizer = REPLACE("{\"Regex\":\"a\"}")}, "normalizer Replace with a Regex"},
+        {{.normalizer = REPLACE("{\"String\":\"\"}")}, "normalizer Replace with an empty pattern"},
         {{.normalizer =
               "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}"},
          "normalizer Lowercase"},
-        {{.pre = "null"}, "pre_tokenizer without ByteLevel"},
-        {{.pre = SEQUENCE("")}, "pre_tokenizer without ByteLevel"},
-        {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"}, "pre_tokenizer Metaspace"},
+        {{.pre = "null"}, "decoder with ByteLevel, which the pre-tokenizer has not"},
+        {{.pre = SEQUENCE("")}, "decoder with ByteLevel, which the pre-tokenizer has not"},
+        {{.decoder = FUSE}, "decoder without ByteLevel, which the pre-tokenizer has"},
+        {{.pre = SEQUENCE(TINY_BYTE_LEVEL "," METASPACE("always"))}, "Metaspace beside another component"},
+        {{.pre = SEQUENCE(METASPACE("always") "," TINY_BYTE_LEVEL)}, "Metaspace beside another component"},
+        {{.pre = METASPACE("last")}, "Metaspace with prepend_scheme last"},
         {{.pre = SEQUENCE("{\"type\":\"Whitespace\"}," TINY_BYTE_LEVEL)}, "pre_tokenizer Whitespace"},
-        {{.pre = SEQUENCE(SPLIT("MergedWithPrevious") "," TINY_BYTE_LEVEL)}, "MergedWithPrevious"},
+        {{.pre = SEQUENCE(SPLIT("MergedWithNext") "," TINY_BYTE_LEVEL)}, "MergedWithNext"},
         {{.pre = SEQUENCE(TINY_BYTE_LEVEL "," SPLIT("Isolated"))}, "after ByteLevel"},
         {{.pre = SEQUENCE(TINY_BYTE_LEVEL "," TINY_BYTE_LEVEL)}, "after ByteLevel"},
         {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}"}, "add_prefix_space"},
-        {{.pre = SEQUENCE("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Isolated\","
+        {{.pre = SEQUENCE("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&]\"},\"behavior\":\"Isolated\","
                           "\"invert\":false}," TINY_BYTE_LEVEL)},
-         "&&"},
+         "an empty class"},
         {{.post = "{\"type\":\"RobertaProcessing\",\"sep\":[\"a\",1],\"cls\":[\"b\",2]}"},
          "post_processor RobertaProcessing"},
         {{.post = TEMPLATE("{\"SpecialToken\":{\"id\":\"B\",\"type_id\":0}}")}, "without the text"},
@@ -52,11 +61,14 @@ static void unsupported_components(void **state)
         {{.post = TEMPLATE("{\"Sequence\":{\"id\":\"B\",\"type_id\":0}}")}, "not about sequence A"},
         {{.post = "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TEXT) "," TEMPLATE(TEXT) "]}"},
          "two TemplateProcessing"},
-        {{.decoder = "null"}, "decoder without ByteLevel"},
+        {{.decoder = "null"}, "decoder without ByteLevel or Fuse"},
         {{.decoder = "{\"type\":\"WordPiece\"}"}, "decoder WordPiece"},
         {{.decoder = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"}," TINY_DECODER "]}"},
-         "decoder Fuse"},
-        {{.model = ",\"byte_fallback\":true"}, "byte_fallback"},
+         "decoder ByteLevel"},
+        {{.decoder = DECODERS("{\"type\":\"ByteFallback\"}," FUSE "," REPLACE("{\"String\":\"a\"}"))},
+         "decoder Replace"},
+        {{.decoder = DECODERS(FUSE "," STRIP("1", "1"))}, "decoder Strip at the end"},
+        {{.decoder = DECODERS(STRIP("1", "0") "," FUSE)}, "decoder Strip"},
         {{.model = ",\"dropout\":0.1"}, "dropout"},
         {{.model = ",\"continuing_subword_prefix\":\"##\""}, "continuing_subword_prefix"},
         {{.model = ",\"end_of_word_suffix\":\"</w>\""}, "end_of_word_suffix"},
@@ -77,6 +89,15 @@ static void malformed_components(void **state)
         {{.normalizer = "{}"}, "normalizer: expected an object with a type"},
         {{.normalizer = "3"}, "normalizer: expected an object"},
         {{.normalizer = "{\"type\":\"Sequence\"}"}, "'normalizers' is not an array"},
+        {{.normalizer = "{\"type\":\"Prepend\"}"}, "Prepend: prepend is not a string"},
+        {{.normalizer = "{\"type\":\"Replace\",\"content\":\"\"}"},
+         "Replace: pattern.String is not a string"},
+        {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}"}, "expected replacement (one character)"},
+        {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false,\"prepend_"
+                 "scheme\":\"first\"}"},
+         "add_prefix_space and prepend_scheme differ"},
+        {{.decoder = DECODERS(FUSE "," STRIP("-1", "0"))},
+         "expected content (one character), start and stop"},
         {{.pre = "{\"type\":\"Sequence\"}"}, "'pretokenizers' is not an array"},
         {{.pre = "{\"type\":\"ByteLevel\"}"}, "add_prefix_space"},
         {{.pre =
@@ -125,6 +146,9 @@ static void limits(void **state)
     for (int i = 0; i < 33; i++) nb_buf_adds(&pre, "{\"type\":\"Digits\",\"individual_digits\":true},");
     nb_buf_adds(&pre, TINY_BYTE_LEVEL "]}");
     expect(&(tiny){.pre = pre.data}, NB_ERR_LIMIT, "more than 32 splits");
+    expect(&(tiny){.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":"
+                                 "\"0123456789012345678901234567890123456789\"}"},
+           NB_ERR_LIMIT, "a replacement more than 16 times as long");
     nb_buf_free(&pre);
 }
 

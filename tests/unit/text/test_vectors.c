@@ -1,5 +1,5 @@
 /* The tokenizers of the fixtures give exactly what the Hugging Face library gave for a few hundred texts each: ids with
- * and without special tokens, decoded text, streamed pieces. Families that this build does not read are refused by name.
+ * and without special tokens, decoded text, streamed pieces.
  * Runs over the project's own fixtures, and over the folder that NB_FIXTURES names (real tokenizers) where it is set. */
 #include <dirent.h>
 #include <setjmp.h>
@@ -145,19 +145,6 @@ static size_t lines_of(const char *root, const char *name, const char *file, con
     return count;
 }
 
-/* What a refusal must name, by fixture; NULL for the families that must work. */
-static const char *refusal(const char *name)
-{
-    static const char *const table[][2] = {
-        {"mistral-v1-spm", "byte_fallback"}, {"mistral-v3-spm", "byte_fallback"},
-        {"syn-llama2", "byte_fallback"},     {"syn-llama2-metaspace", "byte_fallback"},
-        {"syn-gemma", "byte_fallback"},      {"syn-kimi-han", "&&"},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strcmp(name, table[i][0]) == 0) return table[i][1];
-    return NULL;
-}
-
 static void check_folder(const char *root, const char *name)
 {
     char temp[] = "/tmp/nb-vectors-XXXXXX", dir[2048], path[4200];
@@ -171,23 +158,14 @@ static void check_folder(const char *root, const char *name)
         return;
     }
     nb_status s = nb_tokenizer_open(dir, &k.t, &err);
-    const char *named = refusal(name);
-    if (named) {
-        assert_int_equal(s, NB_ERR_UNSUPPORTED);
-        if (!strstr(err.cause, named))
-            fail_msg("%s: refused with '%s', expected it to name %s", name, err.cause, named);
-        assert_true(err.remedy[0] && strstr(err.file, "tokenizer.json"));
-        print_message("%s: refused: %s\n", name, err.cause);
-    } else {
-        if (s) fail_msg("%s: %s %s", name, nb_status_name(s), err.cause);
-        k.s = nb_tok_scratch_new(k.t);
-        assert_non_null(k.s);
-        size_t vectors = lines_of(root, name, "vectors.jsonl", &k, vector_line);
-        size_t streams = lines_of(root, name, "stream.jsonl", &k, stream_line);
-        print_message("%s: %zu texts, %zu streams, %d differences\n", name, vectors, streams, failures);
-        assert_true(vectors > 400 && streams > 80);
-        assert_int_equal(failures, 0);
-    }
+    if (s) fail_msg("%s: %s %s", name, nb_status_name(s), err.cause);
+    k.s = nb_tok_scratch_new(k.t);
+    assert_non_null(k.s);
+    size_t vectors = lines_of(root, name, "vectors.jsonl", &k, vector_line);
+    size_t streams = lines_of(root, name, "stream.jsonl", &k, stream_line);
+    print_message("%s: %zu texts, %zu streams, %d differences\n", name, vectors, streams, failures);
+    assert_true(vectors > 400 && streams > 80);
+    assert_int_equal(failures, 0);
     nb_tok_scratch_free(k.s);
     nb_tokenizer_free(k.t);
     snprintf(path, sizeof path, "%s/tokenizer.json", temp);
