@@ -139,6 +139,54 @@ typedef struct nb_index_call {
     nb_tensor *select; /* I32 [T, k] */
 } nb_index_call;
 
+/* Depthwise causal convolution along each sequence, then silu:
+ * y[t][c] = silu(bias[c] + sum over j of w[c][j] * row(pos[t] - (taps - 1) + j)[c]), j ascending, without what would be before
+ * the first token. The step's rows are in the stream already. */
+typedef struct nb_conv_call {
+    size_t stream;         /* C columns, one row a token, window >= taps */
+    const nb_tensor *w;    /* [C, taps], the token's own last */
+    const nb_tensor *bias; /* [1, C] or NULL */
+    nb_tensor *y;          /* [T, C] */
+} nb_conv_call;
+
+#define NB_SCAN_CHUNK 32 /* tokens between two states that are kept */
+
+/*
+ * A linear recurrence along each sequence: every head keeps a state S [dk, dv], zero before the first token, and reads it with q.
+ * Heads come in groups of heads / key_heads that share q and k.
+ *
+ *   delta rule (beta given; Gated DeltaNet):  q, k = x rsqrt(sum x^2 + 1e-6) of each head, q times dk^-1/2;
+ *     decay = exp(-exp(a_log) softplus(dt + dt_bias));  u = sigmoid(beta) (v - decay S^T k)
+ *   state space (beta NULL; Mamba-2):         dt = min(max(softplus(dt + dt_bias), dt_min), dt_max);
+ *     decay = exp(-dt exp(a_log));  u = dt v
+ *   both:  S = decay S + k u^T;  out = S^T q (+ skip v)
+ *
+ * What is kept is no running state but rows that are never changed, so that taking tokens back is forgetting rows: for each
+ * token (k, u, decay), and after every NB_SCAN_CHUNK tokens S. From the state before the chunk
+ *   S_t = D(first, t) S + sum over the chunk's i <= t of D(i + 1, t) k_i u_i^T,   D(i, t) = decay_i ... decay_t
+ * summed in ascending i; D is multiplied from t down. So every output is a function of absolute positions. Sources: transformers'
+ * modeling_qwen3_next.py (torch_recurrent_gated_delta_rule), modeling_nemotron_h.py (torch_forward).
+ */
+typedef struct nb_scan_call {
+    nb_tensor *in;           /* [T, columns] q, k, v in the columns below; q and k may be changed */
+    size_t q_at, k_at, v_at; /* the first of key_heads * dk, key_heads * dk, heads * dv columns */
+    size_t key_heads, heads, dk, dv;
+    const nb_tensor *dt;              /* [T, heads] */
+    const nb_tensor *beta;            /* [T, heads] or NULL */
+    const nb_tensor *a_log, *dt_bias; /* [1, heads] */
+    const nb_tensor *skip;            /* [1, heads] or NULL */
+    float dt_min, dt_max;             /* state space alone */
+    size_t token_stream;              /* rows of nb_scan_columns, one a token, window NB_SCAN_CHUNK */
+    size_t state_stream;              /* rows [heads, dk, dv] of NB_SCAN_CHUNK tokens, window 2, one a page */
+    nb_tensor *out;                   /* [T, heads * dv] */
+} nb_scan_call;
+
+/* Columns of a token's row: keys, pseudo-values, decays. */
+static inline size_t nb_scan_columns(size_t key_heads, size_t heads, size_t dk, size_t dv)
+{
+    return key_heads * dk + heads * dv + heads;
+}
+
 /* How a router's logits become scores. */
 typedef enum nb_score {
     NB_SCORE_SQRTSOFTPLUS,   /* sqrt(log(1 + e^logit)) */
@@ -203,7 +251,7 @@ typedef struct nb_tap {
     size_t divide;
 } nb_tap;
 
-/* Rows that wrote a value that is not finite into the cache (store, compress), for who asks. */
+/* Rows that wrote a value that is not finite into the cache (store, compress, scan), for who asks. */
 typedef struct nb_bad_rows {
     uint8_t *row;   /* [max_rows] set to 1, never to 0 */
     const char *op; /* the first such operator, or NULL; with its layer and the parameter that it read */
@@ -294,6 +342,8 @@ struct nb_ops {
     /* t[row] += table[pos % period], T rows (a compressor's position bias). table [period, cols] */
     void (*add_periodic)(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period);
     void (*compress)(nb_exec *x, const nb_compress_call *c);
+    void (*conv)(nb_exec *x, const nb_conv_call *c);
+    void (*scan)(nb_exec *x, const nb_scan_call *c);
     void (*index)(nb_exec *x, const nb_index_call *c);
     void (*route)(nb_exec *x, const nb_route_call *c);
     /* y [T, D] = extra [T, D] (may be NULL: 0) + sum over slots, in slot order, of weights[t][s] * parts[t * slots + s] */

@@ -38,6 +38,9 @@ static inline nb_cpu_exec *nb_cpu_of(nb_exec *x)
     return (nb_cpu_exec *)x;
 }
 
+/* log(1 + exp(v)) without overflow; torch's softplus switches to v above 20. */
+float nb_cpu_softplus(float v);
+
 /* Rounds n finished outputs when --act-dtype bf16 asks for it. */
 void nb_cpu_round(const nb_exec *x, float *y, size_t n);
 
@@ -72,6 +75,8 @@ void nb_cpu_glu(nb_exec *x, nb_act act, const nb_tensor *gate, const nb_tensor *
 void nb_cpu_columns(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
 void nb_cpu_compress(nb_exec *x, const nb_compress_call *c);
 void nb_cpu_index(nb_exec *x, const nb_index_call *c);
+void nb_cpu_conv(nb_exec *x, const nb_conv_call *c);
+void nb_cpu_scan(nb_exec *x, const nb_scan_call *c);
 void nb_cpu_route(nb_exec *x, const nb_route_call *c);
 void nb_cpu_combine(nb_exec *x, const nb_tensor *parts, const nb_tensor *weights, size_t slots,
                     const nb_tensor *extra, nb_tensor *y);

@@ -4,8 +4,7 @@
 
 #include "kernels/cpu/exec.h"
 
-/* log(1 + exp(v)) without overflow; torch's softplus switches to v above 20. */
-static float softplus(float v)
+float nb_cpu_softplus(float v)
 {
     return v > 20.0f ? v : log1pf(expf(v));
 }
@@ -14,7 +13,7 @@ static void scores(float *v, size_t n, nb_score how, const nb_kernels *k)
 {
     switch (how) {
     case NB_SCORE_SQRTSOFTPLUS:
-        for (size_t e = 0; e < n; e++) v[e] = sqrtf(softplus(v[e]));
+        for (size_t e = 0; e < n; e++) v[e] = sqrtf(nb_cpu_softplus(v[e]));
         break;
     case NB_SCORE_SIGMOID:
         for (size_t e = 0; e < n; e++) v[e] = 1.0f / (1.0f + expf(-v[e]));
