@@ -32,10 +32,14 @@ ALL_MODELS = folders("models")
 DEMOS = folders("demo")
 
 
+# A sanitizer makes everything some ten to fifty times slower: ./dev sets by how much longer to wait.
+PATIENCE = float(os.environ.get("NB_PATIENCE", "1"))
+
+
 def run(*args, stdin="", env=None, timeout=600):
     """Runs nibble; the result has returncode, stdout and stderr as text. A death by signal is an error whatever the test wants."""
     done = subprocess.run([BIN, *map(str, args)], input=stdin.encode() if isinstance(stdin, str) else stdin, capture_output=True,
-                          timeout=timeout, env={**os.environ, **(env or {})})
+                          timeout=timeout * PATIENCE, env={**os.environ, **(env or {})})
     done.stdout, done.stderr = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     assert done.returncode >= 0, f"nibble {' '.join(map(str, args))}: died of signal {-done.returncode}\n{done.stderr[-3000:]}"
     return done

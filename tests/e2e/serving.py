@@ -11,9 +11,7 @@ import threading
 import time
 
 import nb
-
-# A sanitizer makes everything some ten to fifty times slower.
-PATIENCE = float(os.environ.get("NB_PATIENCE", "1"))
+from nb import PATIENCE
 
 
 class Server:

@@ -8,14 +8,17 @@ SAMPLES = nb.OWN / "demo" / "samples.jsonl"
 
 
 @pytest.mark.parametrize("flavour", nb.DEMOS)
-def test_verdicts(flavour):
-    """Which of the 1,000 questions are answered right: at least 99 % of the verdicts are transformers'."""
+def test_verdicts(flavour, tmp_path):
+    """Which of the 1,000 questions (a tenth of them where a sanitizer slows all) are answered right: at least 99 % of the verdicts
+    are transformers'."""
     folder = nb.DEMOS[flavour]
-    want = json.loads((folder / "verdicts.json").read_text())["right"]
-    got = nb.ok_json("eval", folder, "--samples", SAMPLES)
-    assert got["n"] == len(got["lines"]) == len(want) == 1000
-    assert sum(a == b for a, b in zip(got["lines"], want)) >= 990
-    assert got["exact_match"] == pytest.approx(sum(got["lines"]) / 1000)
+    lines = SAMPLES.read_text(encoding="utf-8").splitlines(keepends=True)[::10 if nb.PATIENCE > 1 else 1]
+    want = json.loads((folder / "verdicts.json").read_text())["right"][::10 if nb.PATIENCE > 1 else 1]
+    (tmp_path / "s.jsonl").write_text("".join(lines), encoding="utf-8")
+    got = nb.ok_json("eval", folder, "--samples", tmp_path / "s.jsonl")
+    assert got["n"] == len(got["lines"]) == len(want) == len(lines)
+    assert sum(a == b for a, b in zip(got["lines"], want)) >= 0.99 * len(want)
+    assert got["exact_match"] == pytest.approx(sum(got["lines"]) / len(want))
 
 
 def test_messages_are_rendered(tmp_path):
