@@ -1,11 +1,13 @@
-"""Writes a folder with the shape of DeepSeek-V4 and any size, of random weights as a quantiser would leave them: for measuring time
-and memory of check, trace and calibrate. Needs numpy; says nothing sensible.
+"""Writes a folder with the shape of DeepSeek-V4 or of a llama and any size, of random weights as a quantiser would leave them: for
+measuring time and memory. Needs numpy; says nothing sensible.
 
     python3 tools/make_large.py OUT                                                    2.0 GB, 43 layers, 24,000 tensors
     python3 tools/make_large.py OUT --layers 65 --experts 256 --hidden 128 --inter 64  200,000 tensors
+    python3 tools/make_large.py OUT --arch llama                                       1.1 GB, 9 layers of Llama-3-8B
 
-Config and tokenizer are the demo model's (tests/fixtures/demo/modelopt) with other sizes: ModelOpt's flavour, native names. The
-linears of a layer share one pool of random blocks at random places, so that making them takes no longer than writing them."""
+Config and tokenizer of the former are the demo model's (tests/fixtures/demo/modelopt) with other sizes: ModelOpt's flavour, native
+names; a llama has no tokenizer. The linears of a layer share one pool of random blocks at random places, so that making them takes no
+longer than writing them."""
 import argparse
 import json
 import pathlib
@@ -132,36 +134,64 @@ def compressor(m, name, hd, d, ratio):
     m.bf16(f"{name}.wkv.weight", series * hd, d)
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("out", type=pathlib.Path)
-    ap.add_argument("--layers", type=int, default=43)
-    ap.add_argument("--experts", type=int, default=48)
-    ap.add_argument("--hidden", type=int, default=1024)
-    ap.add_argument("--inter", type=int, default=512, help="width of an expert")
-    ap.add_argument("--seed", type=int, default=0)
-    a = ap.parse_args()
+def deepseek(m, a):
     c = json.loads((DEMO / "config.json").read_text())
-    ratios = [0, 0] + [4 if l % 2 == 0 else 128 for l in range(2, a.layers)]
-    c.update(num_hidden_layers=a.layers, n_routed_experts=a.experts, hidden_size=a.hidden, moe_intermediate_size=a.inter,
-             q_lora_rank=a.hidden // 2, num_attention_heads=max(4, a.hidden // 64), o_lora_rank=max(64, a.hidden // 4),
-             compress_ratios=ratios[:a.layers], num_hash_layers=min(3, a.layers), max_position_embeddings=1 << 20)
-    a.out.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+    hidden, inter = a.hidden or 1024, a.inter or 512
+    layers = a.layers or 43
+    ratios = [0, 0] + [4 if l % 2 == 0 else 128 for l in range(2, layers)]
+    c.update(num_hidden_layers=layers, n_routed_experts=a.experts, hidden_size=hidden, moe_intermediate_size=inter,
+             q_lora_rank=hidden // 2, num_attention_heads=max(4, hidden // 64), o_lora_rank=max(64, hidden // 4),
+             compress_ratios=ratios[:layers], num_hash_layers=min(3, layers), max_position_embeddings=1 << 20)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "hf_quant_config.json"):
         shutil.copy(DEMO / name, a.out)
-    quant = json.loads((DEMO / "hf_quant_config.json").read_text())
-    (a.out / "hf_quant_config.json").write_text(json.dumps(quant))
-    (a.out / "config.json").write_text(json.dumps(c, indent=1))
-    m = Model(a.out, a)
-    m.bf16("embed.weight", c["vocab_size"], a.hidden)
-    for l in range(a.layers):
+    m.bf16("embed.weight", c["vocab_size"], hidden)
+    for l in range(layers):
         layer(m, c, l, c["compress_ratios"][l], l < c["num_hash_layers"])
     streams = c["hc_mult"]
     m.f32("hc_head_base", streams)
-    m.f32("hc_head_fn", streams, streams * a.hidden)
+    m.f32("hc_head_fn", streams, streams * hidden)
     m.f32("hc_head_scale", 1)
-    m.bf16("norm.weight", a.hidden, spread=0)
-    m.bf16("head.weight", c["vocab_size"], a.hidden)
+    m.bf16("norm.weight", hidden, spread=0)
+    m.bf16("head.weight", c["vocab_size"], hidden)
+    return c
+
+
+def llama(m, a):
+    d, inter, layers, hd = a.hidden or 4096, a.inter or 14336, a.layers or 9, 128
+    heads, kv, vocab = d // hd, max(1, d // hd // 4), 4096
+    m.bf16("model.embed_tokens.weight", vocab, d)
+    for l in range(layers):
+        p = f"model.layers.{l}."
+        m.bf16(p + "input_layernorm.weight", d, spread=0)
+        m.bf16(p + "post_attention_layernorm.weight", d, spread=0)
+        attn, mlp = m.amax(), m.amax()
+        for name, n, k, amax in (("self_attn.q_proj", heads * hd, d, attn), ("self_attn.k_proj", kv * hd, d, attn),
+                                 ("self_attn.v_proj", kv * hd, d, attn), ("self_attn.o_proj", d, heads * hd, m.amax()),
+                                 ("mlp.gate_proj", inter, d, mlp), ("mlp.up_proj", inter, d, mlp), ("mlp.down_proj", d, inter, m.amax())):
+            m.linear(p + name, n, k, amax)
+    m.bf16("model.norm.weight", d, spread=0)
+    m.bf16("lm_head.weight", vocab, d)
+    (a.out / "hf_quant_config.json").write_text(json.dumps(
+        {"producer": {"name": "make_large", "version": "1"}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}}))
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": vocab, "hidden_size": d, "intermediate_size": inter,
+            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": hd, "hidden_act": "silu",
+            "max_position_embeddings": 1 << 20, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("out", type=pathlib.Path)
+    ap.add_argument("--arch", choices=("deepseek_v4", "llama"), default="deepseek_v4")
+    ap.add_argument("--layers", type=int)
+    ap.add_argument("--experts", type=int, default=48)
+    ap.add_argument("--hidden", type=int)
+    ap.add_argument("--inter", type=int, help="width of an expert, or of a llama's MLP")
+    ap.add_argument("--seed", type=int, default=0)
+    a = ap.parse_args()
+    a.out.mkdir()
+    m = Model(a.out, a)
+    c = llama(m, a) if a.arch == "llama" else deepseek(m, a)
+    (a.out / "config.json").write_text(json.dumps(c, indent=1))
     m.w.finish()
     print(f"{len(m.w.where)} tensors, {sum(p.stat().st_size for p in a.out.iterdir()) / 1e9:.2f} GB")
 

@@ -76,7 +76,8 @@ const char nb_cli_model_help[] =
     "built-in\n"
     "                      prompts while loading), dynamic (each live row), or a file from nibble calibrate\n"
     "  --dequant PATTERN   load the linears whose names match as BF16: '*attn*' (repeatable)\n"
-    "  --kernels K         auto (default), or generic: the plain references\n"
+    "  --kernels K         auto (default: the best this machine has, or what NB_CPU names), generic (the\n"
+    "                      plain references), avx2, avx512 or amx\n"
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
     "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
     "  --format F          text (default) or json: JSON alone on stdout; on an error nothing there, the "
@@ -139,8 +140,8 @@ static bool dtype_of(const char *name, bool *bf16)
     return !name || *bf16 || strcmp(name, "f32") == 0;
 }
 
-/* --kernels with a set that this machine has not: lists those that it has. */
-static int bad_kernels(const char *verb, const nb_cpu *cpu, const char *name)
+/* Kernels that this machine has not: lists those that it has. */
+static int bad_kernels(const char *verb, const nb_cpu *cpu, const char *whose, const char *name)
 {
     const nb_kernels *list[8];
     const size_t n = nb_kernels_list(cpu, list, sizeof list / sizeof *list);
@@ -149,7 +150,7 @@ static int bad_kernels(const char *verb, const nb_cpu *cpu, const char *name)
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i + 1 < n ? ", " : " or ", list[i]->name);
     }
-    return nb_cli_usage(verb, "--kernels takes %s on this machine, not '%s'", names, name);
+    return nb_cli_usage(verb, "%s takes %s on this machine, not '%s'", whose, names, name);
 }
 
 int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *default_arith, nb_cli_model *m,
@@ -170,11 +171,13 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
         return nb_cli_usage(verb, "--arith takes exact, bf16, int8, w4a4, w4a4-dynamic or auto, not '%s'",
                             arith);
     if (m->scales && strcmp(m->scales, "dynamic") == 0 && out->arith == NB_ARITH_W4A4)
-        out->arith = NB_ARITH_W4A4_DYNAMIC; /* its name, wherever the arithmetic is printed */
+        out->arith = NB_ARITH_W4A4_DYNAMIC;             /* its name, wherever the arithmetic is printed */
+    if (!out->kernels) out->kernels = getenv("NB_CPU"); /* reaches programs that other programs start, too */
+    if (out->kernels && !*out->kernels) out->kernels = NULL;
     nb_cpu cpu;
     nb_cpu_detect(&cpu);
-    if (m->kernels && strcmp(m->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, m->kernels))
-        return bad_kernels(verb, &cpu, m->kernels);
+    if (out->kernels && strcmp(out->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, out->kernels))
+        return bad_kernels(verb, &cpu, m->kernels ? "--kernels" : "NB_CPU", out->kernels);
     if (!dtype_of(m->act_dtype, &out->act_bf16))
         return nb_cli_usage(verb, "--act-dtype takes f32 or bf16, not '%s'", m->act_dtype);
     if (!dtype_of(m->quant_input, &out->quant_bf16))

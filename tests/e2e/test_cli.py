@@ -290,6 +290,15 @@ def test_bench_json():
     assert got["results"]
 
 
+def test_nb_cpu():
+    """NB_CPU names the kernels, --kernels has the last word, and a set that is not there is a usage error."""
+    few = ("bench", nb.DEMO, "--prompt", "2", "--tokens", "1")
+    assert nb.ok_json(*few, env={"NB_CPU": "generic"})["machine"]["isa"] == "generic"
+    assert nb.ok_json(*few, "--kernels", "generic", env={"NB_CPU": "z80"})["machine"]["isa"] == "generic"
+    refused = nb.run(*few, env={"NB_CPU": "z80"})
+    assert refused.returncode == 64 and "NB_CPU" in refused.stderr and "z80" in refused.stderr
+
+
 def test_bench_streams():
     got = nb.ok_json("bench", nb.DEMO, "--tokens", "4", "--streams", "1,3")
     assert [(r["name"], r["rows"]) for r in got["results"]] == [("prefill", 128), ("decode", 1), ("decode", 3)]
