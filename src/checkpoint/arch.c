@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-
-const nb_arch *const nb_archs[] = {&nb_arch_llama, &nb_arch_deepseek_v4, NULL};
+const nb_arch *const nb_archs[] = {&nb_arch_llama, &nb_arch_deepseek_v4, &nb_arch_deepseek_v3, NULL};
 
 #define MAX_GROUPS 6
 #define MAX_CHOICES 8 /* of one group, and prefixes */
@@ -240,12 +239,36 @@ static const nb_arch_tensor *row_of(const nb_arch *a, const char *s, bool module
     return NULL;
 }
 
+/* A tensor of a layer after the last that is there for drafting, under any prefix. */
+static bool is_draft(const nb_config *cfg, const char *stored)
+{
+    static const char layers[] = "layers.";
+    int64_t drafts, l = 0, e;
+    if (!cfg->arch->draft_layers ||
+        nb_config_int(cfg, "num_nextn_predict_layers", -1, 1, 1 << 20, &drafts, NULL) != NB_OK)
+        return false;
+    for (const char *const *p = cfg->arch->prefixes; *p; p++) {
+        size_t n = strlen(*p);
+        if (strncmp(stored, *p, n) != 0 || strncmp(stored + n, layers, strlen(layers)) != 0) continue;
+        const char *number = stored + n + strlen(layers);
+        char index[16];
+        size_t digits = strcspn(number, ".");
+        if (digits >= sizeof index || !number[digits]) continue;
+        memcpy(index, number, digits);
+        index[digits] = '\0';
+        if (match("{l}", index, &l, &e)) return l >= cfg->n_layers && l < cfg->n_layers + drafts;
+    }
+    return false;
+}
+
 const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e,
                                        bool *skipped)
 {
     const nb_arch *a = cfg->arch;
     char module[512];
-    *skipped = false;
+    *l = *e = -1;
+    *skipped = is_draft(cfg, stored);
+    if (*skipped) return NULL;
     const nb_arch_tensor *t = row_of(a, stored, false, l, e);
     const char *dot = strrchr(stored, '.');
     size_t n = dot ? (size_t)(dot - stored) : 0;

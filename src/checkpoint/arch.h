@@ -46,6 +46,18 @@ typedef enum nb_part {
     NB_PART_Q_NORM,
     NB_PART_K_NORM,
     NB_PART_SINKS, /* [heads] */
+    /* latent attention; with a low-rank query Q is absent */
+    NB_PART_Q_A,
+    NB_PART_Q_A_NORM,
+    NB_PART_Q_B,
+    NB_PART_KV_A, /* rows of the latent, then of the key with positions */
+    NB_PART_KV_A_NORM,
+    NB_PART_KV_B, /* for each head rows of its key, then of its value */
+    NB_PART_INDEX_Q,
+    NB_PART_INDEX_K,
+    NB_PART_INDEX_K_NORM,
+    NB_PART_INDEX_K_BIAS,
+    NB_PART_INDEX_WEIGHTS,
     /* dense feed-forward */
     NB_PART_GATE,
     NB_PART_UP,
@@ -91,6 +103,8 @@ typedef struct nb_arch {
     const char *const *prefixes;    /* NULL-terminated; "" among them where it occurs */
     const char *const *
         skip; /* NULL-terminated globs of tensors known and not needed ("mtp.*"), matched with prefixes off */
+    bool
+        draft_layers; /* the num_nextn_predict_layers layers after the last are for drafting: known and not needed */
     const nb_arch_tensor *tensors;
     size_t n_tensors;
     const char *n_experts_key; /* config key for the range of {e}; NULL without experts */
@@ -101,7 +115,7 @@ typedef struct nb_arch {
     nb_status (*validate)(const nb_config *cfg, nb_error *err);
 } nb_arch;
 
-extern const nb_arch nb_arch_llama, nb_arch_deepseek_v4;
+extern const nb_arch nb_arch_llama, nb_arch_deepseek_v4, nb_arch_deepseek_v3;
 extern const nb_arch *const nb_archs[]; /* NULL-terminated */
 
 struct nb_config {

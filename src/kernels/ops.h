@@ -76,13 +76,14 @@ typedef struct nb_linear_call {
 } nb_linear_call;
 
 /* One product with a derived form of a linear's weight, on inputs as they are: block g reads x's columns [g x_step, + its k) and
- * writes y's columns [g y_step, + its n); other columns of y stay. Rounding or quantising the linear's input is as_input's. */
+ * writes y's columns [g y_step, + its n); the next `along` columns of x go along to the next of y. Other columns of y stay.
+ * Rounding or quantising the linear's input is as_input's. */
 typedef struct nb_derived_call {
     const nb_linear *of;
     size_t form; /* index into of->derive */
     const nb_tensor *x;
     nb_tensor *y;
-    size_t x_step, y_step;
+    size_t x_step, y_step, along;
 } nb_derived_call;
 
 /* What a gated unit does with its gate g and its other factor u. */

@@ -1,7 +1,8 @@
 /* Which architectures have a forward pass. */
 #include "models/model.h"
 
-static const nb_forward *const forwards[] = {&nb_forward_llama, &nb_forward_deepseek_v4};
+static const nb_forward *const forwards[] = {&nb_forward_llama, &nb_forward_deepseek_v4,
+                                             &nb_forward_deepseek_v3};
 
 const nb_forward *nb_forward_find(const nb_arch *names)
 {

@@ -269,6 +269,11 @@ void nb_cpu_derived(nb_exec *x, const nb_derived_call *c)
                          c->x_step,       c->y_step, rows};
         nb_pool_run(x->pool, step * p->panels, 1, derived_panels, &j);
     }
+    for (size_t i = 0; c->along && i < rows * w->blocks; i++) {
+        size_t r = i / w->blocks, b = i % w->blocks;
+        memcpy(c->y->f + r * c->y->cols + b * c->y_step + w->block->n,
+               c->x->f + r * c->x->cols + b * c->x_step + w->block->k, c->along * sizeof(float));
+    }
     nb_cpu_round(x, c->y->f, rows * c->y->cols);
     nb_cpu_tell(x, "derived", c->y, rows);
 }

@@ -16,7 +16,7 @@ static float in[BENCH_ROWS * GROUPS * MAX], out[BENCH_ROWS * GROUPS * MAX], v[2]
 /* Two forms with n rows of k columns a block; form 1 of `as` is that of the override. */
 static void check(size_t n, size_t k, bool overridden)
 {
-    const size_t x_step = k + 5, y_step = n + 3; /* gaps that nothing may touch */
+    const size_t x_step = k + 5, y_step = n + 3; /* two columns go along, one is left alone */
     uint32_t state = 3;
     exec_bench b;
     exec_bench_open(&b, MAX);
@@ -40,14 +40,15 @@ static void check(size_t n, size_t k, bool overridden)
     nb_tensor *x = exec_tensor(&b, false, BENCH_ROWS, GROUPS * x_step, in);
     nb_tensor *y = exec_tensor(&b, false, BENCH_ROWS, GROUPS * y_step, out);
     b.x->ops->derived(
-        b.x, &(nb_derived_call){.of = &l, .form = 1, .x = x, .y = y, .x_step = x_step, .y_step = y_step});
+        b.x, &(nb_derived_call){
+                 .of = &l, .form = 1, .x = x, .y = y, .x_step = x_step, .y_step = y_step, .along = 2});
     assert_int_equal(b.x->err.status, NB_OK);
     b.x->ops->tensor_read(b.x, y, 0, BENCH_ROWS, out);
     const float *w = v[overridden ? 0 : 1];
     for (size_t r = 0; r < BENCH_ROWS; r++)
         for (size_t c = 0; c < GROUPS * y_step; c++) {
             size_t g = c / y_step, i = c % y_step;
-            float want = i < n ? 0 : 77;
+            float want = i < n ? 0 : i < n + 2 ? in[(r * GROUPS + g) * x_step + k + i - n] : 77;
             for (size_t j = 0; i < n && j < k; j++)
                 want += in[(r * GROUPS + g) * x_step + j] * w[(g * n + i) * k + j];
             assert_true(out[r * GROUPS * y_step + c] == want);
