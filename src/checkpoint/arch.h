@@ -95,6 +95,8 @@ typedef struct nb_arch_tensor {
     /* NULL: in every layer (or once, when name has no {l}). */
     bool (*when)(const nb_config *cfg, int layer);
     nb_part part;
+    float
+        plus; /* added to each value of a float tensor when it is loaded: 1 for norms stored as their distance from 1 */
 } nb_arch_tensor;
 
 typedef struct nb_arch {

@@ -19,6 +19,11 @@
     {                                                                                                        \
         NAME, SIZE, ROLE, NB_SPLIT_NONE, NULL, NULL, WHEN, PART                                              \
     }
+/* A norm whose weight is stored as its distance from 1. */
+#define NB_ROW_NORM_PLUS(PART, NAME, SIZE, WHEN)                                                             \
+    {                                                                                                        \
+        NAME, SIZE, NB_ROLE_NORM, NB_SPLIT_NONE, NULL, NULL, WHEN, PART, 1                                   \
+    }
 
 /* Outside layers. */
 #define NB_ROW_EMBED                                                                                         \

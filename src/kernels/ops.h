@@ -321,7 +321,7 @@ struct nb_ops {
     void (*derived)(nb_exec *x, const nb_derived_call *c);
     /* y [T, k] = what the arithmetic makes of l's input: rounded, or quantised and scaled back. y may be in. */
     void (*as_input)(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_tensor *y);
-    /* Each row is cut into groups of d columns, each normalised on its own; w [1, d] or NULL. y may be in. */
+    /* Each row is cut into groups of d columns, each normalised on its own; w [1, d], or as wide as a row, or NULL. y may be in. */
     void (*rmsnorm)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps,
                     nb_tensor *y);
     /* y = (in - mean) / sqrt(variance + eps) * w + b over whole rows; w, b [1, cols]. y may be in. */

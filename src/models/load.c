@@ -34,18 +34,24 @@ static void progress(loader *ld, uint64_t bytes)
         ld->sink->progress(ld->sink->ctx, "loading weights", ld->done, ld->total);
 }
 
+/* "3, 4" */
+static const char *dims_text(const uint64_t *dims, size_t rank, char buf[96])
+{
+    buf[0] = '\0';
+    for (size_t i = 0, at = 0; i < rank && at < 96; i++)
+        at += (size_t)snprintf(buf + at, 96 - at, "%s%llu", i ? ", " : "", (unsigned long long)dims[i]);
+    return buf;
+}
+
 static nb_status missing(loader *ld, const nb_arch_tensor *row, const char *likely, int64_t l, nb_error *err)
 {
     uint64_t dims[4];
-    char shape[96] = "";
+    char shape[96];
     size_t rank = nb_config_shape(&ld->m->cfg, row->shape, (int)l, dims, NULL);
-    for (size_t i = 0, at = 0; i < rank && at < sizeof shape; i++)
-        at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%llu", i ? ", " : "",
-                               (unsigned long long)dims[i]);
     bool linear = row->role == NB_ROLE_LINEAR || row->role == NB_ROLE_EMBED || row->role == NB_ROLE_HEAD;
     nb_fail(err, NB_ERR_MISSING,
             "the %s architecture needs this %s of shape [%s], and no shard has it under any known spelling",
-            ld->m->cfg.arch->name, linear ? "weight" : "tensor", shape);
+            ld->m->cfg.arch->name, linear ? "weight" : "tensor", dims_text(dims, rank, shape));
     nb_error_at(err, nb_ckpt_dir(ld->m->ckpt), likely, -1);
     nb_error_remedy(err,
                     "download the folder again, or run `nibble check` to see everything that is missing");
@@ -150,11 +156,14 @@ static nb_status load_float(loader *ld, const nb_arch_tensor *row, const nb_tens
                             const uint64_t *dims, size_t rank, nb_slot *out, nb_error *err)
 {
     nb_model *m = ld->m;
-    size_t cols = dims[rank - 1], rows = rank == 2 ? dims[0] : 1, n = rows * cols;
+    size_t cols = dims[rank - 1], rows = 1; /* a convolution's [channels, 1, taps] has a row a channel */
+    for (size_t i = 0; i + 1 < rank; i++) rows *= dims[i];
+    size_t n = rows * cols;
     nb_status s;
     float *v = calloc(n + 1, sizeof *v);
     if (!v) return nb_fail_nomem(err, t->name, n * sizeof *v);
     s = nb_ckpt_read_f32(m->ckpt, t, v, err);
+    for (size_t i = 0; row->plus != 0 && i < n; i++) v[i] += row->plus;
     if (s == NB_OK) s = nb_model_tensor(m, false, rows, cols, &out->t, err);
     if (s == NB_OK) m->x->ops->tensor_write(m->x, out->t, v);
     free(v);
@@ -200,7 +209,7 @@ out:
 static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, nb_slot *out, nb_error *err)
 {
     nb_model *m = ld->m;
-    char name[256], have[96];
+    char name[256], have[96], want[96];
     const nb_tensor_info *t = NULL;
     uint64_t dims[4];
     if (!nb_arch_find(m->ckpt, &m->cfg, row, l, -1, name, sizeof name, &t))
@@ -210,9 +219,8 @@ static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, n
     bool same = t->rank == rank || (rank == 1 && dims[0] == 1 && t->rank == 0);
     for (size_t i = 0; same && i < t->rank; i++) same = t->shape[i] == dims[i];
     if (!same) {
-        nb_fail(err, NB_ERR_FORMAT, "shape is %s, but config.json makes it %s = [%llu%s%.0llu]",
-                nb_tensor_shape_text(t, have, sizeof have), row->shape, (unsigned long long)dims[0],
-                rank == 2 ? ", " : "", rank == 2 ? (unsigned long long)dims[1] : 0ull);
+        nb_fail(err, NB_ERR_FORMAT, "shape is %s, but config.json makes it %s = [%s]",
+                nb_tensor_shape_text(t, have, sizeof have), row->shape, dims_text(dims, rank, want));
         nb_error_at(err, nb_ckpt_file_path(m->ckpt, t->file), t->name, (int64_t)t->begin);
         nb_error_remedy(err,
                         "config.json and the weights belong to different models; take both from one place");

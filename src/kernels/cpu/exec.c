@@ -238,7 +238,7 @@ typedef struct rms_job {
     nb_exec *x;
     const float *in, *w;
     float *y;
-    size_t cols, d;
+    size_t cols, d, w_cols;
     float eps;
 } rms_job;
 
@@ -248,7 +248,8 @@ static void rms_rows(void *ctx, size_t thread, size_t begin, size_t end)
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     for (size_t r = begin; r < end; r++) {
         for (size_t c = 0; c < j->cols; c += j->d)
-            k->rmsnorm(j->in + r * j->cols + c, j->w, j->eps, j->d, j->y + r * j->cols + c);
+            k->rmsnorm(j->in + r * j->cols + c, j->w ? j->w + c % j->w_cols : NULL, j->eps, j->d,
+                       j->y + r * j->cols + c);
         nb_cpu_round(j->x, j->y + r * j->cols, j->cols);
     }
 }
@@ -257,7 +258,7 @@ static void rmsnorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tenso
                     nb_tensor *y)
 {
     if (x->err.status) return;
-    rms_job j = {x, in->f, w ? w->f : NULL, y->f, in->cols, d, eps};
+    rms_job j = {x, in->f, w ? w->f : NULL, y->f, in->cols, d, w ? w->cols : d, eps};
     nb_cpu_rows(x, rows, in->cols, rms_rows, &j);
     nb_cpu_tell_of(x, "rmsnorm", y, rows, w, NULL, NULL);
 }
