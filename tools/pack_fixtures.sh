@@ -34,3 +34,7 @@ pack llama-1 models/llama_{bf16,fp8_block,fp8_channel,mixed,tied_ct}
 pack llama-2 models/llama_{ct,llmcompressor,lm_head,modelopt,modelopt_export,nvfp4a16}
 pack deepseek_v4-1 models/deepseek_v4_{bf16,modelopt,mxfp4}
 pack deepseek_v4-2 models/deepseek_v4_{ct,ct_nvfp4_attn,llmcompressor,nvfp4a16}
+pack qwen3 models/qwen3_{bf16,ct,modelopt,nvfp4a16}
+pack qwen3_moe models/qwen3_moe_{bf16,ct,llmcompressor,modelopt,modelopt_export,nvfp4a16}
+pack qwen2-mistral models/{qwen2_ct,mistral_modelopt,mixtral_ct,phi3_ct}
+pack minimax-glm4 models/{minimax_m2_modelopt,glm4_moe_ct}

@@ -117,7 +117,17 @@ typedef struct nb_arch {
     nb_status (*validate)(const nb_config *cfg, nb_error *err);
 } nb_arch;
 
-extern const nb_arch nb_arch_llama, nb_arch_deepseek_v4, nb_arch_deepseek_v3;
+extern const nb_arch nb_arch_deepseek_v3;
+extern const nb_arch nb_arch_deepseek_v4;
+extern const nb_arch nb_arch_glm4_moe;
+extern const nb_arch nb_arch_llama;
+extern const nb_arch nb_arch_minimax_m2;
+extern const nb_arch nb_arch_mistral;
+extern const nb_arch nb_arch_mixtral;
+extern const nb_arch nb_arch_phi3;
+extern const nb_arch nb_arch_qwen2;
+extern const nb_arch nb_arch_qwen3;
+extern const nb_arch nb_arch_qwen3_moe;
 extern const nb_arch *const nb_archs[]; /* NULL-terminated */
 
 struct nb_config {

@@ -60,11 +60,10 @@ static bool scored(const nb_config *cfg, int layer)
     return !nb_ds4_is_hash(cfg, layer);
 }
 
-#define L NB_L
-#define ATTN L "(attn|self_attn)."
+#define ATTN NB_L "(attn|self_attn)."
 #define COMP ATTN "compressor."
 #define INDEX ATTN "(indexer|compressor.indexer)."
-#define FFN L "(ffn|mlp)."
+#define FFN NB_L "(ffn|mlp)."
 #define EXPERT FFN "experts.{e}."
 #define SHARED FFN "shared_experts."
 #define W1 "(w1|gate_proj|wgate)"
@@ -73,10 +72,10 @@ static bool scored(const nb_config *cfg, int layer)
 
 static const nb_arch_tensor tensors[DS4_COUNT] = {
     [DS4_EMBED] = {"(embed|embed_tokens)", "vocab_size,hidden_size", NB_ROLE_EMBED, .part = NB_PART_EMBED},
-    [DS4_HC_ATTN_FN] = {L "(hc_attn_fn|attn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
-    [DS4_HC_ATTN_BASE] = {L "(hc_attn_base|attn_hc.base)", "hc_mix", NB_ROLE_PARAM},
-    [DS4_HC_ATTN_SCALE] = {L "(hc_attn_scale|attn_hc.scale)", "3", NB_ROLE_PARAM},
-    [DS4_ATTN_NORM] = {L "(attn_norm|input_layernorm).weight", "hidden_size", NB_ROLE_NORM,
+    [DS4_HC_ATTN_FN] = {NB_L "(hc_attn_fn|attn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
+    [DS4_HC_ATTN_BASE] = {NB_L "(hc_attn_base|attn_hc.base)", "hc_mix", NB_ROLE_PARAM},
+    [DS4_HC_ATTN_SCALE] = {NB_L "(hc_attn_scale|attn_hc.scale)", "3", NB_ROLE_PARAM},
+    [DS4_ATTN_NORM] = {NB_L "(attn_norm|input_layernorm).weight", "hidden_size", NB_ROLE_NORM,
                        .part = NB_PART_ATTN_NORM},
     [DS4_WQ_A] = {ATTN "(wq_a|q_a_proj)", "q_lora_rank,hidden_size", NB_ROLE_LINEAR, NB_SPLIT_NONE,
                   "wq_a_wkv"},
@@ -108,10 +107,10 @@ static const nb_arch_tensor tensors[DS4_COUNT] = {
                        "compress_ratio,2*index_head_dim", NB_ROLE_PARAM, .when = indexed},
     [DS4_INDEX_NORM] = {INDEX "(compressor.norm|kv_norm|compressor.kv_norm|norm).weight", "index_head_dim",
                         NB_ROLE_NORM, .when = indexed},
-    [DS4_HC_FFN_FN] = {L "(hc_ffn_fn|ffn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
-    [DS4_HC_FFN_BASE] = {L "(hc_ffn_base|ffn_hc.base)", "hc_mix", NB_ROLE_PARAM},
-    [DS4_HC_FFN_SCALE] = {L "(hc_ffn_scale|ffn_hc.scale)", "3", NB_ROLE_PARAM},
-    [DS4_FFN_NORM] = {L "(ffn_norm|post_attention_layernorm).weight", "hidden_size", NB_ROLE_NORM,
+    [DS4_HC_FFN_FN] = {NB_L "(hc_ffn_fn|ffn_hc.fn)", "hc_mix,hc_mult*hidden_size", NB_ROLE_PARAM},
+    [DS4_HC_FFN_BASE] = {NB_L "(hc_ffn_base|ffn_hc.base)", "hc_mix", NB_ROLE_PARAM},
+    [DS4_HC_FFN_SCALE] = {NB_L "(hc_ffn_scale|ffn_hc.scale)", "3", NB_ROLE_PARAM},
+    [DS4_FFN_NORM] = {NB_L "(ffn_norm|post_attention_layernorm).weight", "hidden_size", NB_ROLE_NORM,
                       .part = NB_PART_FFN_NORM},
     [DS4_GATE] = {FFN "gate", "n_routed_experts,hidden_size", NB_ROLE_LINEAR, .part = NB_PART_ROUTER},
     [DS4_GATE_BIAS] = {FFN "gate.(bias|e_score_correction_bias)", "n_routed_experts", NB_ROLE_PARAM,

@@ -49,7 +49,6 @@ enum {
     DS4_COUNT
 };
 
-
 /* Tokens per compressed row of layer l: 0 (sliding window only), 4 (CSA, with an indexer) or the HCA rate (128). From
  * compress_ratios, or layer_types with compress_rates. Negative: the config has neither, or an unknown type. */
 int64_t nb_ds4_ratio(const nb_config *cfg, int layer);

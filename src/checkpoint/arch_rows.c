@@ -3,12 +3,29 @@
 
 #include <string.h>
 
-const char *const nb_arch_prefixes[] = {"model.", "", "language_model.model.", "model.language_model.", NULL};
-const char *const nb_arch_skip[] = {"*rotary_emb.inv_freq", "*.k_scale", "*.v_scale", NULL};
+const char *const nb_arch_prefixes[] = {
+    "model.", "", "language_model.model.", "model.language_model.", "language_model.", NULL};
+const char *const nb_arch_skip[] = {"*rotary_emb.inv_freq",    "*.k_scale", "*.v_scale", "vision_tower.*",
+                                    "multi_modal_projector.*", NULL};
 
 bool nb_arch_untied(const nb_config *cfg, int layer)
 {
     return !json_is_true(nb_config_get(cfg, "tie_word_embeddings"));
+}
+
+bool nb_arch_attention_bias(const nb_config *cfg, int layer)
+{
+    return json_is_true(nb_config_get(cfg, "attention_bias"));
+}
+
+bool nb_arch_after_dense(const nb_config *cfg, int layer)
+{
+    return layer >= json_integer_value(nb_config_get(cfg, "first_k_dense_replace"));
+}
+
+bool nb_arch_dense_first(const nb_config *cfg, int layer)
+{
+    return !nb_arch_after_dense(cfg, layer);
 }
 
 bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)

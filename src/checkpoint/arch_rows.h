@@ -47,11 +47,13 @@
 /* Grouped-query attention. */
 #define NB_Q_COLS "num_attention_heads*head_dim"
 #define NB_KV_COLS "num_key_value_heads*head_dim"
+#define NB_ROW_O                                                                                             \
+    NB_ROW_LINEAR(NB_PART_O, NB_ATTN "o_proj", "hidden_size," NB_Q_COLS, NB_SPLIT_ROW, NULL, NULL)
 #define NB_ROWS_QKVO                                                                                         \
     NB_ROW_LINEAR(NB_PART_Q, NB_ATTN "q_proj", NB_Q_COLS ",hidden_size", NB_SPLIT_COLUMN, "qkv", NULL),      \
         NB_ROW_LINEAR(NB_PART_K, NB_ATTN "k_proj", NB_KV_COLS ",hidden_size", NB_SPLIT_COLUMN, "qkv", NULL), \
         NB_ROW_LINEAR(NB_PART_V, NB_ATTN "v_proj", NB_KV_COLS ",hidden_size", NB_SPLIT_COLUMN, "qkv", NULL), \
-        NB_ROW_LINEAR(NB_PART_O, NB_ATTN "o_proj", "hidden_size," NB_Q_COLS, NB_SPLIT_ROW, NULL, NULL)
+        NB_ROW_O
 #define NB_ROWS_QKV_BIAS(WHEN)                                                                               \
     NB_ROW_VECTOR(NB_PART_Q_BIAS, NB_ATTN "q_proj.bias", NB_Q_COLS, NB_ROLE_PARAM, WHEN),                    \
         NB_ROW_VECTOR(NB_PART_K_BIAS, NB_ATTN "k_proj.bias", NB_KV_COLS, NB_ROLE_PARAM, WHEN),               \
@@ -61,13 +63,15 @@
         NB_ROW_VECTOR(NB_PART_K_NORM, NB_ATTN "k_norm.weight", K_SIZE, NB_ROLE_NORM, WHEN)
 
 /* Dense feed-forward of `intermediate_size`. */
+#define NB_ROW_DOWN(WHEN)                                                                                    \
+    NB_ROW_LINEAR(NB_PART_DOWN, NB_L "mlp.down_proj", "hidden_size,intermediate_size", NB_SPLIT_ROW, NULL,   \
+                  WHEN)
 #define NB_ROWS_MLP(WHEN)                                                                                    \
     NB_ROW_LINEAR(NB_PART_GATE, NB_L "mlp.gate_proj", "intermediate_size,hidden_size", NB_SPLIT_COLUMN,      \
                   "gate_up", WHEN),                                                                          \
         NB_ROW_LINEAR(NB_PART_UP, NB_L "mlp.up_proj", "intermediate_size,hidden_size", NB_SPLIT_COLUMN,      \
                       "gate_up", WHEN),                                                                      \
-        NB_ROW_LINEAR(NB_PART_DOWN, NB_L "mlp.down_proj", "hidden_size,intermediate_size", NB_SPLIT_ROW,     \
-                      NULL, WHEN)
+        NB_ROW_DOWN(WHEN)
 
 /* A router under BLOCK (a name after "layers.N.", with its dot) and EXPERTS, the config key of their number. */
 #define NB_ROW_ROUTER(BLOCK, EXPERTS, WHEN)                                                                  \
@@ -96,6 +100,11 @@ extern const char *const nb_arch_skip[];
 
 /* nb_arch_tensor.when of a head: true unless tie_word_embeddings is. */
 bool nb_arch_untied(const nb_config *cfg, int layer);
+/* Of biases: attention_bias is true. */
+bool nb_arch_attention_bias(const nb_config *cfg, int layer);
+/* Of layers from first_k_dense_replace on, which have experts, and of those before. */
+bool nb_arch_after_dense(const nb_config *cfg, int layer);
+bool nb_arch_dense_first(const nb_config *cfg, int layer);
 
 /* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads) and num_key_value_heads (then
  * num_attention_heads), as transformers derives them. */

@@ -246,7 +246,7 @@ static const nb_arch *arch_of(const char *model_type)
 
 static nb_status unknown_arch(const nb_config *cfg, nb_error *err)
 {
-    char known[256] = "";
+    char known[1024] = "";
     size_t at = 0;
     for (const nb_arch *const *a = nb_archs; *a; a++) {
         for (const char *const *t = (*a)->model_types; *t && at < sizeof known; t++)

@@ -23,28 +23,39 @@ nb_status nb_decoder_open(nb_model *m, size_t size, nb_error *err)
         return st;
     a->D = s->ffn.D = m->hidden_cols = s->D;
     a->eps = s->eps;
-    for (size_t l = 0; st == NB_OK && l < L; l++) st = nb_read_window(m, (int)l, &s->layer[l].window, err);
-    return st ? st : nb_attention_open(m, a, err);
+    return nb_attention_open(m, a, err);
 }
 
-nb_status nb_decoder_rope(nb_model *m, nb_error *err)
+nb_status nb_decoder_rope(nb_model *m, bool partial, nb_error *err)
 {
     nb_decoder *s = m->state;
     for (int l = 0; l < m->cfg.n_layers; l++) s->layer[l].rope = &s->rope;
-    return nb_rope_open(m, NULL, s->attn.d, &s->rope, err);
+    return nb_rope_open(m, NULL, s->attn.d, partial, &s->rope, err);
 }
 
-nb_status nb_decoder_mlp(nb_model *m, nb_error *err)
+nb_status nb_decoder_windows(nb_model *m, nb_error *err)
 {
     nb_decoder *s = m->state;
-    const nb_size_setting width = {"intermediate_size", &s->ffn.I};
-    return nb_read_sizes(m, &width, 1, err);
+    nb_status st = NB_OK;
+    for (int l = 0; st == NB_OK && l < m->cfg.n_layers; l++)
+        st = nb_read_window(m, l, &s->layer[l].window, err);
+    return st;
+}
+
+nb_status nb_decoder_dense(nb_model *m, bool windows, nb_error *err)
+{
+    nb_status s;
+    if ((s = nb_decoder_open(m, sizeof(nb_decoder), err)) || (windows && (s = nb_decoder_windows(m, err))) ||
+        (s = nb_decoder_rope(m, false, err)))
+        return s;
+    return nb_decoder_declare(m, err);
 }
 
 nb_status nb_decoder_declare(nb_model *m, nb_error *err)
 {
     nb_decoder *s = m->state;
-    nb_status st = nb_ffn_open(m, &s->ffn, err);
+    nb_status st = nb_ffn_mlp(m, &s->ffn, err);
+    if (st == NB_OK) st = nb_ffn_open(m, &s->ffn, err);
     for (int l = 0; st == NB_OK && l < m->cfg.n_layers; l++)
         st = nb_attention_streams(m, &s->attn, &s->layer[l], err);
     return st;

@@ -25,14 +25,16 @@ typedef struct nb_decoder {
     nb_tensor *tile;           /* [T, D] rows that the head reads */
 } nb_decoder;
 
-/* Takes the state, `size` bytes of which the nb_decoder is the first part, and reads what all have: the sizes of attention, eps,
- * the window of each layer. Refuses a hidden_act that is not silu. */
+/* Takes the state, `size` bytes of which the nb_decoder is the first part, and reads what all have: the sizes of attention and
+ * eps. Refuses a hidden_act that is not silu. */
 nb_status nb_decoder_open(nb_model *m, size_t size, nb_error *err);
-/* Positions of all layers: rope settings of the config, on partial_rotary_factor of each head (absent: on all of it). */
-nb_status nb_decoder_rope(nb_model *m, nb_error *err);
-/* The dense MLP: intermediate_size. */
-nb_status nb_decoder_mlp(nb_model *m, nb_error *err);
-/* Last in open: checks the blocks and declares the streams of all layers. */
+/* The window of each layer (nb_read_window). */
+nb_status nb_decoder_windows(nb_model *m, nb_error *err);
+/* Positions of all layers (nb_rope_open). */
+nb_status nb_decoder_rope(nb_model *m, bool partial, nb_error *err);
+/* All of it for a family of dense layers: open, windows if asked for, rope, MLP, declare. */
+nb_status nb_decoder_dense(nb_model *m, bool windows, nb_error *err);
+/* Last in open: reads the MLP of dense layers, checks the blocks and declares the streams of all layers. */
 nb_status nb_decoder_declare(nb_model *m, nb_error *err);
 
 /* The functions of nb_forward. */
@@ -43,5 +45,13 @@ void nb_decoder_end(nb_model *m);
 void nb_decoder_head(nb_model *m, const uint32_t *which, size_t n, nb_tensor *logits);
 const nb_tensor *nb_decoder_hidden(const nb_model *m);
 void nb_decoder_close(nb_model *m);
+
+/* An nb_forward whose functions but open are these. */
+#define NB_DECODER(ARCH, OPEN)                                                                               \
+    {                                                                                                        \
+        .names = (ARCH), .open = (OPEN), .prepare = nb_decoder_prepare, .begin = nb_decoder_begin,           \
+        .layer = nb_decoder_layer_run, .end = nb_decoder_end, .head = nb_decoder_head,                       \
+        .hidden = nb_decoder_hidden, .close = nb_decoder_close                                               \
+    }
 
 #endif

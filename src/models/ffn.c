@@ -1,6 +1,42 @@
 /* Dense MLP and mixture of experts. */
 #include "models/ffn.h"
 
+#include "models/settings.h"
+
+nb_status nb_ffn_mlp(const nb_model *m, nb_ffn *f, nb_error *err)
+{
+    const nb_size_setting width = {"intermediate_size", &f->I};
+    return nb_has_part(m, NB_PART_DOWN) ? nb_read_sizes(m, &width, 1, err) : NB_OK;
+}
+
+nb_status nb_ffn_experts(const nb_model *m, nb_ffn *f, const char *width, nb_error *err)
+{
+    const nb_size_setting sizes[] = {
+        {m->cfg.arch->n_experts_key, &f->experts}, {"num_experts_per_tok", &f->slots}, {width, &f->expert_I}};
+    f->scaling = 1;
+    return nb_has_part(m, NB_PART_ROUTER) ? nb_read_sizes(m, sizes, 3, err) : NB_OK;
+}
+
+nb_status nb_ffn_noaux(const nb_model *m, nb_ffn *f, nb_error *err)
+{
+    size_t shared = 0;
+    bool norm;
+    const nb_size_setting sizes[] = {
+        {"n_group", &f->groups}, {"topk_group", &f->top_groups}, {"n_shared_experts", &shared}};
+    nb_status s;
+    if ((s = nb_only_word(m, "scoring_func", "sigmoid", err)) ||
+        (s = nb_only_word(m, "topk_method", "noaux_tc", err)) ||
+        (s = nb_ffn_experts(m, f, "moe_intermediate_size", err)) ||
+        (s = nb_read_sizes(m, sizes, sizeof sizes / sizeof *sizes, err)) ||
+        (s = nb_read_number(m, "routed_scaling_factor", 0, 1e9, &f->scaling, err)) ||
+        (s = nb_read_bool(m, "norm_topk_prob", &norm, err)))
+        return s;
+    f->score = NB_SCORE_SIGMOID;
+    f->keep = !norm;
+    f->shared_I = shared * f->expert_I;
+    return NB_OK;
+}
+
 nb_status nb_ffn_open(nb_model *m, const nb_ffn *f, nb_error *err)
 {
     if (!f->experts) return NB_OK;

@@ -31,6 +31,14 @@ typedef struct nb_ffn {
     nb_tensor *parts;        /* [T slots, D] */
 } nb_ffn;
 
+/* Reads intermediate_size, if the table gives any layer a dense MLP. */
+nb_status nb_ffn_mlp(const nb_model *m, nb_ffn *f, nb_error *err);
+/* Reads the number of experts (nb_arch.n_experts_key), num_experts_per_tok and the width of one, a config key, if the table gives
+ * any layer a router; makes scaling 1. */
+nb_status nb_ffn_experts(const nb_model *m, nb_ffn *f, const char *width, nb_error *err);
+/* The experts of DeepSeek-V3 and its like: sigmoid scores, a bias for the choice, groups (n_group, topk_group, the sum of the two
+ * best), norm_topk_prob, routed_scaling_factor, and shared experts (n_shared_experts of the same width, one MLP). */
+nb_status nb_ffn_noaux(const nb_model *m, nb_ffn *f, nb_error *err);
 /* Checks the sizes against each other and tells the model of the experts. For open; the family has set the rest. */
 nb_status nb_ffn_open(nb_model *m, const nb_ffn *f, nb_error *err);
 /* Takes the run's tensors. */

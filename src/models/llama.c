@@ -8,14 +8,9 @@ static nb_status open(nb_model *m, nb_error *err)
     nb_status s;
     if ((s = nb_only_bool(m, "attention_bias", false, err)) ||
         (s = nb_only_bool(m, "mlp_bias", false, err)) ||
-        (s = nb_only_number(m, "partial_rotary_factor", 1, err)) ||
-        (s = nb_decoder_open(m, sizeof(nb_decoder), err)) || (s = nb_decoder_rope(m, err)) ||
-        (s = nb_decoder_mlp(m, err)))
+        (s = nb_only_number(m, "partial_rotary_factor", 1, err)))
         return s;
-    return nb_decoder_declare(m, err);
+    return nb_decoder_dense(m, false, err);
 }
 
-const nb_forward nb_forward_llama = {
-    &nb_arch_llama,       open,           nb_decoder_prepare, nb_decoder_begin,
-    nb_decoder_layer_run, nb_decoder_end, nb_decoder_head,    nb_decoder_hidden,
-    nb_decoder_close};
+const nb_forward nb_forward_llama = NB_DECODER(&nb_arch_llama, open);

@@ -101,7 +101,17 @@ nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_te
 
 /* The forward pass for an architecture's table; NULL: it has none in this build. */
 const nb_forward *nb_forward_find(const nb_arch *names);
-extern const nb_forward nb_forward_llama, nb_forward_deepseek_v4, nb_forward_deepseek_v3;
+extern const nb_forward nb_forward_deepseek_v3;
+extern const nb_forward nb_forward_deepseek_v4;
+extern const nb_forward nb_forward_glm4_moe;
+extern const nb_forward nb_forward_llama;
+extern const nb_forward nb_forward_minimax_m2;
+extern const nb_forward nb_forward_mistral;
+extern const nb_forward nb_forward_mixtral;
+extern const nb_forward nb_forward_phi3;
+extern const nb_forward nb_forward_qwen2;
+extern const nb_forward nb_forward_qwen3;
+extern const nb_forward nb_forward_qwen3_moe;
 
 /* Rotary frequencies (rope.c). params: the JSON object with rope_type/type, factor …, or NULL for plain ones. Types: default,
  * linear, llama3, yarn; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:

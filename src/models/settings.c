@@ -22,6 +22,25 @@ nb_status nb_read_sizes(const nb_model *m, const nb_size_setting *list, size_t n
     return NB_OK;
 }
 
+bool nb_has_part(const nb_model *m, nb_part p)
+{
+    if (m->part[p] < 0) return false;
+    const nb_arch_tensor *row = &m->cfg.arch->tensors[m->part[p]];
+    for (int l = 0; row->when && l < m->cfg.n_layers; l++)
+        if (row->when(&m->cfg, l)) return true;
+    return !row->when;
+}
+
+nb_status nb_read_bool(const nb_model *m, const char *key, bool *to, nb_error *err)
+{
+    const json_t *v = nb_config_get(&m->cfg, key);
+    *to = json_is_true(v);
+    if (json_is_boolean(v)) return NB_OK;
+    nb_fail(err, v ? NB_ERR_FORMAT : NB_ERR_MISSING, "%s is not true or false", key);
+    nb_error_remedy(err, "take it from the original model's config.json");
+    return in_config(m, err, v ? NB_ERR_FORMAT : NB_ERR_MISSING);
+}
+
 nb_status nb_read_number(const nb_model *m, const char *key, double min, double max, float *to, nb_error *err)
 {
     double v;
@@ -81,6 +100,8 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     const json_t *params;
     nb_status s = nb_read_rope(m, type, &theta, &params, err);
     if (s != NB_OK) return s;
+    if (!type && nb_config_get(&m->cfg, "rotary_dim"))
+        return nb_read_sizes(m, &(nb_size_setting){"rotary_dim", to}, 1, err);
     const json_t *v = json_object_get(params, "partial_rotary_factor");
     if (!v) v = nb_config_get(&m->cfg, "rope_parameters.partial_rotary_factor");
     if (!v && !required && !nb_config_get(&m->cfg, "partial_rotary_factor")) {
@@ -100,37 +121,45 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     return in_config(m, err, NB_ERR_FORMAT);
 }
 
-nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, nb_rope *out, nb_error *err)
+nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool partial, nb_rope *out,
+                       nb_error *err)
 {
     double theta;
     const json_t *params;
     size_t dims;
     nb_status s;
     if ((s = nb_read_rope(m, type, &theta, &params, err)) ||
-        (s = nb_read_rotary(m, type, d, false, &dims, err)))
+        (s = nb_read_rotary(m, type, d, partial, &dims, err)))
         return s;
     return nb_rope_init(params, theta, dims, 0, m->x->max_rows, out, err);
 }
 
+/* What the config says of windows at layer l; *has comes out false where the layer has none. */
+static nb_status has_window(const nb_model *m, int l, bool *has, nb_error *err)
+{
+    const nb_config *c = &m->cfg;
+    const json_t *types = nb_config_get(c, "layer_types"), *from = nb_config_get(c, "max_window_layers"),
+                 *use = nb_config_get(c, "use_sliding_window");
+    const char *type = json_string_value(json_array_get(types, (size_t)l));
+    *has = nb_config_get(c, "sliding_window") && (from ? json_is_true(use) : !json_is_false(use));
+    if (!*has) return NB_OK;
+    if (!types) {
+        *has = l >= json_integer_value(from);
+        return NB_OK;
+    }
+    if (type && strcmp(type, "sliding_attention") == 0) return NB_OK;
+    *has = false;
+    if (type && strcmp(type, "full_attention") == 0) return NB_OK;
+    nb_fail(err, NB_ERR_UNSUPPORTED,
+            "layer_types[%d] is '%.64s', expected full_attention or sliding_attention", l,
+            type ? type : "absent");
+    return in_config(m, err, NB_ERR_UNSUPPORTED);
+}
+
 nb_status nb_read_window(const nb_model *m, int l, size_t *to, nb_error *err)
 {
-    const json_t *types = nb_config_get(&m->cfg, "layer_types");
-    const char *type = json_string_value(json_array_get(types, (size_t)l));
+    bool has;
+    nb_status s = has_window(m, l, &has, err);
     *to = 0;
-    if (!nb_config_get(&m->cfg, "sliding_window") ||
-        json_is_false(nb_config_get(&m->cfg, "use_sliding_window")))
-        return NB_OK;
-    if (types && !type)
-        return in_config(m, err, nb_fail(err, NB_ERR_FORMAT, "layer_types has no word for layer %d", l));
-    if (types && strcmp(type, "full_attention") == 0) return NB_OK;
-    if (types && strcmp(type, "sliding_attention") != 0)
-        return in_config(m, err,
-                         nb_fail(err, NB_ERR_UNSUPPORTED,
-                                 "layer_types[%d] is '%.64s', expected full_attention or "
-                                 "sliding_attention",
-                                 l, type));
-    int64_t w;
-    nb_status s = nb_config_int(&m->cfg, "sliding_window", -1, 1, 1 << 30, &w, err);
-    if (s == NB_OK) *to = (size_t)w;
-    return s;
+    return s || !has ? s : nb_read_sizes(m, &(nb_size_setting){"sliding_window", to}, 1, err);
 }

@@ -14,6 +14,8 @@ typedef struct nb_size_setting {
 
 /* Integers in [1, 2^30]. */
 nb_status nb_read_sizes(const nb_model *m, const nb_size_setting *list, size_t n, nb_error *err);
+/* True when the table has a row of this part and some layer has that row. */
+bool nb_has_part(const nb_model *m, nb_part p);
 /* A number in [min, max]. */
 nb_status nb_read_number(const nb_model *m, const char *key, double min, double max, float *to,
                          nb_error *err);
@@ -30,11 +32,17 @@ nb_status nb_read_rope(const nb_model *m, const char *type, double *theta, const
 /* Columns of a head of d that rotate: d * partial_rotary_factor, which stands by itself or in rope_parameters. */
 nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool required, size_t *to,
                          nb_error *err);
-/* Both, and the frequencies. NULL as `type`: of all layers. An absent partial_rotary_factor is 1. */
-nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, nb_rope *out, nb_error *err);
+/* Both, and the frequencies. partial: the model rotates a part of each head, so that the config must say which; otherwise a config
+ * that does not means the whole head. */
+nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool partial, nb_rope *out,
+                       nb_error *err);
 
-/* Window of layer l in tokens, 0 for full attention: sliding_window where layer_types has "sliding_attention". Without
- * layer_types every layer has it. sliding_window null or absent, or use_sliding_window false: 0. */
+/* A switch that must be there. */
+nb_status nb_read_bool(const nb_model *m, const char *key, bool *to, nb_error *err);
+
+/* Window of layer l in tokens, 0 for full attention. sliding_window null or absent, or use_sliding_window false: no layer has one.
+ * Otherwise those that layer_types calls "sliding_attention"; without layer_types those from max_window_layers on; without that
+ * key all. Where max_window_layers is given, use_sliding_window must be true (Qwen). */
 nb_status nb_read_window(const nb_model *m, int l, size_t *to, nb_error *err);
 
 #endif

@@ -12,8 +12,24 @@ OWN = ROOT / "tests" / "fixtures"
 DEMO = ROOT / "models" / "demo"
 DATA = [OWN] + ([pathlib.Path(os.environ["NB_FIXTURES"])] if os.environ.get("NB_FIXTURES") else [])
 
-# The architectures that this build runs; the further data holds others too.
-ARCHITECTURES = ("llama", "deepseek_v4")
+# The architectures (model_type of the text model) that this build runs; the further data holds others too.
+ARCHITECTURES = {
+    "deepseek_v4",
+    "glm4_moe",
+    "llama",
+    "minimax_m2",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+}
+
+
+def text_config(model):
+    """config.json of a folder, or the text_config in it."""
+    config = json.loads((model / "config.json").read_text())
+    return config.get("text_config", config)
 
 
 def folders(kind, wanted=lambda name: True):
@@ -26,7 +42,7 @@ def folders(kind, wanted=lambda name: True):
     return found
 
 
-MODELS = folders("models", lambda name: name.startswith(tuple(a + "_" for a in ARCHITECTURES)))
+MODELS = {name: path for name, path in folders("models").items() if text_config(path)["model_type"] in ARCHITECTURES}
 # Folders that `check` reads; none of them need run.
 ALL_MODELS = folders("models")
 DEMOS = folders("demo")

@@ -13,7 +13,7 @@ MARGIN = 0.05
 
 
 def is_moe(model):
-    return model.name.startswith("deepseek_v4")
+    return not {"n_routed_experts", "num_experts", "num_local_experts"}.isdisjoint(nb.text_config(model))
 
 
 def prompts(expected):

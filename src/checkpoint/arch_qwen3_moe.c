@@ -1,0 +1,62 @@
+/* The qwen3_moe table: qwen3 with experts, but in the layers that the config keeps dense. */
+#include "checkpoint/arch_rows.h"
+
+#include <string.h>
+
+static const char *const model_types[] = {"qwen3_moe", NULL};
+
+/* mlp_only_layers are dense; of the others every decoder_sparse_step-th has experts, counted from 1. */
+static bool sparse(const nb_config *cfg, int layer)
+{
+    const json_t *only = nb_config_get(cfg, "mlp_only_layers"),
+                 *step = nb_config_get(cfg, "decoder_sparse_step");
+    for (size_t i = 0; i < json_array_size(only); i++)
+        if (json_integer_value(json_array_get(only, i)) == layer) return false;
+    return json_integer_value(step) <= 1 || (layer + 1) % json_integer_value(step) == 0;
+}
+
+static bool dense(const nb_config *cfg, int layer)
+{
+    return !sparse(cfg, layer);
+}
+
+/* transformers 5 saves num_experts as num_local_experts. */
+static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
+{
+    if (strcmp(name, "num_experts") != 0 || nb_config_get(cfg, name))
+        return nb_arch_head_symbol(cfg, name, layer, out);
+    const json_t *v = nb_config_get(cfg, "num_local_experts");
+    *out = json_integer_value(v);
+    return json_is_integer(v);
+}
+
+static const nb_arch_tensor tensors[] = {
+    NB_ROW_EMBED,
+    NB_ROWS_NORMS,
+    NB_ROWS_QKVO,
+    NB_ROWS_QK_NORM("head_dim", "head_dim", NULL),
+    NB_ROWS_MLP(dense),
+    NB_ROW_ROUTER("mlp.", "num_experts", sparse),
+    NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", sparse),
+    NB_ROWS_HEAD};
+
+static nb_status validate(const nb_config *cfg, nb_error *err)
+{
+    static const nb_arch_size keys[] = {{"num_experts", NB_MAX_EXPERTS},
+                                        {"num_experts_per_tok", 1 << 10},
+                                        {"moe_intermediate_size", NB_MAX_SIZE}};
+    nb_status s = nb_arch_check_decoder(cfg, err);
+    return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+}
+
+const nb_arch nb_arch_qwen3_moe = {
+    .name = "qwen3_moe",
+    .model_types = model_types,
+    .prefixes = nb_arch_prefixes,
+    .skip = nb_arch_skip,
+    .tensors = tensors,
+    .n_tensors = sizeof tensors / sizeof *tensors,
+    .n_experts_key = "num_experts",
+    .symbol = symbol,
+    .validate = validate,
+};

@@ -1,0 +1,11 @@
+/*
+ * Phi-3: llama with fused projections, which its table has, rotating a part of each head. After transformers models/phi3/modeling_phi3.py.
+ */
+#include "models/decoder.h"
+
+static nb_status open(nb_model *m, nb_error *err)
+{
+    return nb_decoder_dense(m, true, err);
+}
+
+const nb_forward nb_forward_phi3 = NB_DECODER(&nb_arch_phi3, open);
