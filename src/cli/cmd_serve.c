@@ -360,6 +360,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                                      .max_bodies = (size_t)o->max_body * 8,
                                      .idle_seconds = o->idle_seconds,
                                      .slow_seconds = o->slow_seconds,
+                                     .slow_rate = o->slow_rate,
                                      .server = "nibble/" NB_VERSION},
                             .metrics = metrics,
                             .log = *log};

@@ -117,7 +117,9 @@ const nb_flag nb_serve_flags[] = {
     BYTES("max-body", max_body, "of one request (32MiB)"),
     REAL("idle-timeout", idle_seconds, "S", "a connection without a request is closed after S seconds (75)"),
     REAL("slow-client-timeout", slow_seconds, "S",
-         "for a request's headers, for a body under 4 KiB/s, for a reader that takes nothing (30)"),
+         "for a request's headers, and for how long a client may send a body or read an answer too slowly "
+         "(30)"),
+    REAL("slow-client-rate", slow_rate, "B", "too slowly: less than B bytes a second (4096)"),
     REAL("stream-comment-interval", ping_seconds, "S",
          "a stream that waits gets `: keep-alive` every S seconds (10)"),
     REAL("health-timeout", health_seconds, "S", "a step that takes longer makes /health say 503 (60)"),

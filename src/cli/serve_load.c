@@ -71,6 +71,7 @@ int nb_serve_check(const nb_serve_options *o)
         return unknown_parser("tool-call-parser", o->tool_parser, nb_reply_tools_names());
     if (o->reasoning_parser && *o->reasoning_parser && !nb_reply_has_reasoning(o->reasoning_parser))
         return unknown_parser("reasoning-parser", o->reasoning_parser, nb_reply_reasoning_names());
+    if (o->slow_rate <= 0) return nb_cli_usage("serve", "--slow-client-rate takes more than 0 bytes a second");
     if (o->auto_tools && !o->tool_parser)
         return nb_cli_usage("serve", "--enable-auto-tool-choice needs --tool-call-parser");
     nb_status s = json_option("--default-chat-template-kwargs", o->template_kwargs, &a, &err);

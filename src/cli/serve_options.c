@@ -307,6 +307,7 @@ int nb_serve_options_parse(int argc, char **argv, nb_serve_options *o)
                             .workers = 2,
                             .idle_seconds = 75,
                             .slow_seconds = 30,
+                            .slow_rate = 4096,
                             .health_seconds = 60,
                             .ping_seconds = 10,
                             .generation = "auto",

@@ -29,7 +29,7 @@ typedef struct nb_serve_options {
     uint64_t port, max_connections, max_body, workers;
     nb_serve_list api_keys;
     bool credentials, request_ids;
-    double idle_seconds, slow_seconds, health_seconds, shutdown_seconds, ping_seconds;
+    double idle_seconds, slow_seconds, slow_rate, health_seconds, shutdown_seconds, ping_seconds;
     /* The API. */
     nb_serve_list names;
     const char *generation, *generation_override, *chat_template, *template_kwargs, *response_role;

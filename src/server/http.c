@@ -1,13 +1,9 @@
 /* Connections over libevent's bufferevents: read a request, hand it over, send the answer, and bound all of it. */
 #include "server/http.h"
 
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <event2/listener.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +16,6 @@
 #define SWEEP_MS 250
 #define LINGER_SECONDS 2.0        /* for the client to read the last answer before the connection goes */
 #define PIPELINE_BYTES 65536      /* that a client may send while it is being answered */
-#define BODY_RATE 4096.0          /* bytes a second that a body must come with, after slow_seconds */
 #define DISCARD_BYTES (64u << 20) /* of a refused body that are read, so that the refusal can be */
 
 typedef enum state {
@@ -41,8 +36,10 @@ struct nb_exchange { /* a connection, with its exchange */
     bool inside;             /* its read loop runs: do not enter it again */
     bool close;              /* after this answer */
     bool chunked, head_only; /* of the answer */
-    double since;   /* when the state began; READ_HEAD: when the first byte came, or the connection idles */
-    double drained; /* when the kernel last took bytes */
+    double since; /* when the state began; READ_HEAD: when the first byte came, or the connection idles */
+    double
+        behind; /* since when bytes have waited for the client to read, or were last found to go fast enough */
+    size_t taken;   /* by the kernel since then */
     size_t scanned; /* bytes of the head searched for its end */
     nb_http_request request;
     nb_http_chunks chunks;
@@ -59,15 +56,12 @@ struct nb_http {
     struct event_base *base;
     nb_http_options opt;
     nb_http_handler handler;
-    struct evconnlistener *listener;
+    nb_listener *listener;
     struct event *sweep;
     nb_exchange *first, *last; /* of all connections, the oldest first */
     size_t connections, bodies;
     _Atomic size_t busy;
     bool close_all;
-    double accept_again; /* when the listener rests for want of file descriptors */
-    uint16_t port;
-    char *path; /* of the Unix socket */
 };
 
 static void advance(nb_exchange *x);
@@ -85,7 +79,8 @@ static void enter(nb_exchange *x, state s)
     if (!is_busy(s) && is_busy(x->state)) atomic_fetch_sub(&x->h->busy, 1);
     x->state = s;
     x->since = nb_now();
-    x->drained = x->since;
+    x->behind = x->since;
+    x->taken = 0;
 }
 
 static void drop_body(nb_exchange *x)
@@ -188,28 +183,25 @@ void nb_exchange_header(nb_exchange *x, const char *name, const char *value)
 /* Status line and headers. length < 0: it is not known. */
 static void send_head(nb_exchange *x, int status, const char *type, int64_t length)
 {
-    char date[64];
-    struct tm tm;
-    time_t t = time(NULL);
+    nb_buf head = {0};
     if (x->h->close_all || !x->request.keep_alive) x->close = true;
     x->status = status;
     x->head_only = x->request.method && strcmp(x->request.method, "HEAD") == 0;
     x->chunked = length < 0 && x->request.minor == 1;
     if (length < 0 && !x->chunked) x->close = true;
-    struct evbuffer *out = output(x);
-    gmtime_r(&t, &tm);
-    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    bool ok = evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\ndate: %s\r\nserver: %s\r\n", status,
-                                  nb_http_phrase(status), date, x->h->opt.server) >= 0;
-    if (type) ok = ok && evbuffer_add_printf(out, "content-type: %s\r\n", type) >= 0;
-    if (length >= 0) ok = ok && evbuffer_add_printf(out, "content-length: %lld\r\n", (long long)length) >= 0;
-    if (x->chunked) ok = ok && evbuffer_add_printf(out, "transfer-encoding: chunked\r\n") >= 0;
-    if (x->close) ok = ok && evbuffer_add_printf(out, "connection: close\r\n") >= 0;
-    if (!x->close && x->request.minor == 0)
-        ok = ok && evbuffer_add_printf(out, "connection: keep-alive\r\n") >= 0;
-    if (!ok || !nb_buf_ok(&x->headers)) x->dead = true;
-    put(x, x->headers.data, x->headers.len);
-    put(x, "\r\n", 2);
+    nb_http_answer_head(&(nb_http_answer){.status = status,
+                                          .server = x->h->opt.server,
+                                          .type = type,
+                                          .length = length,
+                                          .chunked = x->chunked,
+                                          .close = x->close,
+                                          .keep_alive = !x->close && x->request.minor == 0,
+                                          .date = time(NULL),
+                                          .more = nb_buf_str(&x->headers)},
+                        &head);
+    if (!nb_buf_ok(&head) || !nb_buf_ok(&x->headers)) x->dead = true;
+    put(x, head.data, head.len);
+    nb_buf_free(&head);
 }
 
 /* The exchange is over for the handler. */
@@ -442,7 +434,7 @@ static void on_event(struct bufferevent *bev, short what, void *ctx)
 static void on_drain(struct evbuffer *buffer, const struct evbuffer_cb_info *info, void *ctx)
 {
     nb_exchange *x = ctx;
-    if (info->n_deleted) x->drained = nb_now();
+    x->taken += info->n_deleted;
 }
 
 /* ---- Accepting ---- */
@@ -459,13 +451,9 @@ static bool make_room(nb_http *h)
     return idle != NULL;
 }
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int n,
-                      void *ctx)
+static void on_accept(void *ctx, int fd, const char *peer)
 {
     nb_http *h = ctx;
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
-               sizeof one); /* fails on a Unix socket, where it means nothing */
     bool full = h->connections >= h->opt.max_connections && !make_room(h);
     nb_exchange *x = calloc(1, sizeof *x);
     struct bufferevent *bev = x ? bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
@@ -477,7 +465,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     x->h = h;
     x->bev = bev;
     x->since = nb_now();
-    nb_http_peer_name(address, n, x->peer, sizeof x->peer);
+    snprintf(x->peer, sizeof x->peer, "%s", peer);
     x->prev = h->last;
     if (h->last)
         h->last->next = x;
@@ -492,14 +480,12 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     freed_if_dead(x);
 }
 
-/* Out of file descriptors, most likely: rest until some are free. */
-static void on_accept_error(struct evconnlistener *listener, void *ctx)
+static void on_starved(void *ctx)
 {
-    nb_http *h = ctx;
-    make_room(h);
-    evconnlistener_disable(listener);
-    h->accept_again = nb_now() + 0.5;
+    make_room(ctx);
 }
+
+/* ---- Time ---- */
 
 static void check_time(nb_exchange *x, double t)
 {
@@ -513,14 +499,15 @@ static void check_time(nb_exchange *x, double t)
             refuse(x, 408, "the headers took too long to come");
         break;
     case READ_BODY:
-        if (t - x->since > slow + (double)x->body.len / BODY_RATE) refuse(x, 408, "the body came too slowly");
+        if (t - x->since > slow + (double)x->body.len / o->slow_rate)
+            refuse(x, 408, "the body came too slowly");
         break;
     case ANSWERING:
     case FLUSHING:
-        if (!nb_exchange_pending(x))
-            x->drained = t;
-        else if (t - x->drained > slow)
-            x->dead = true;
+        if (nb_exchange_pending(x) && t - x->behind <= slow) break;
+        x->dead = nb_exchange_pending(x) && (double)x->taken < slow * o->slow_rate;
+        x->behind = t;
+        x->taken = 0;
         break;
     case LINGERING: x->dead = t - x->since > LINGER_SECONDS; break;
     }
@@ -530,10 +517,6 @@ static void on_sweep(evutil_socket_t fd, short what, void *ctx)
 {
     nb_http *h = ctx;
     double t = nb_now();
-    if (h->accept_again > 0 && t > h->accept_again) {
-        h->accept_again = 0;
-        evconnlistener_enable(h->listener);
-    }
     for (nb_exchange *x = h->first, *next; x; x = next) {
         next = x->next;
         if (!x->dead) check_time(x, t);
@@ -566,47 +549,26 @@ void nb_http_free(nb_http *h)
         next = x->next;
         free_exchange(x);
     }
-    if (h->listener) evconnlistener_free(h->listener);
+    nb_listener_free(h->listener);
     if (h->sweep) event_free(h->sweep);
-    nb_http_unlink(h->path);
-    free(h->path);
     free(h);
-}
-
-static nb_status listen_on(nb_http *h, int fd, nb_error *err)
-{
-    h->listener =
-        evconnlistener_new(h->base, on_accept, h, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
-    if (!h->listener) {
-        evutil_closesocket(fd);
-        return nb_fail_nomem(err, "the listener", 0);
-    }
-    evconnlistener_set_error_cb(h->listener, on_accept_error);
-    return NB_OK;
 }
 
 nb_status nb_http_listen(nb_http *h, const char *host, uint16_t port, nb_error *err)
 {
-    int fd;
-    nb_status s = nb_http_bind(host, port, &fd, &h->port, err);
-    return s == NB_OK ? listen_on(h, fd, err) : s;
+    const nb_listener_events events = {on_accept, on_starved, h};
+    return nb_listener_open(h->base, &events, host, port, &h->listener, err);
 }
 
 nb_status nb_http_listen_unix(nb_http *h, const char *path, nb_error *err)
 {
-    int fd;
-    h->path = strdup(path);
-    if (!h->path) return nb_fail_nomem(err, "a path", 0);
-    nb_status s = nb_http_bind_unix(path, &fd, err);
-    if (s == NB_OK) return listen_on(h, fd, err);
-    free(h->path); /* it is not ours to remove */
-    h->path = NULL;
-    return s;
+    const nb_listener_events events = {on_accept, on_starved, h};
+    return nb_listener_open_unix(h->base, &events, path, &h->listener, err);
 }
 
 uint16_t nb_http_port(const nb_http *h)
 {
-    return h->port;
+    return nb_listener_port(h->listener);
 }
 
 size_t nb_http_busy(const nb_http *h)
@@ -666,40 +628,4 @@ void nb_exchange_set_user(nb_exchange *x, void *user)
 void *nb_exchange_user(const nb_exchange *x)
 {
     return x->user;
-}
-
-const char *nb_http_phrase(int status)
-{
-    static const struct {
-        int status;
-        const char *phrase;
-    } phrases[] = {{200, "OK"},
-                   {204, "No Content"},
-                   {400, "Bad Request"},
-                   {401, "Unauthorized"},
-                   {404, "Not Found"},
-                   {405, "Method Not Allowed"},
-                   {408, "Request Timeout"},
-                   {413, "Content Too Large"},
-                   {414, "URI Too Long"},
-                   {417, "Expectation Failed"},
-                   {422, "Unprocessable Content"},
-                   {429, "Too Many Requests"},
-                   {431, "Request Header Fields Too Large"},
-                   {500, "Internal Server Error"},
-                   {501, "Not Implemented"},
-                   {503, "Service Unavailable"},
-                   {505, "HTTP Version Not Supported"}};
-    for (size_t i = 0; i < sizeof phrases / sizeof *phrases; i++)
-        if (phrases[i].status == status) return phrases[i].phrase;
-    return status < 500 ? "Bad Request" : "Internal Server Error";
-}
-
-void nb_http_error_body(nb_buf *out, int status, const char *type, const char *message)
-{
-    nb_buf_adds(out, "{\"error\":{\"message\":");
-    nb_buf_add_json(out, message, strlen(message));
-    nb_buf_adds(out, ",\"type\":");
-    nb_buf_add_json(out, type, strlen(type));
-    nb_buf_addf(out, ",\"param\":null,\"code\":%d}}", status);
 }

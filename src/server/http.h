@@ -10,6 +10,7 @@
 #define NB_SERVER_HTTP_H
 
 #include "base/error.h"
+#include "server/http_answer.h"
 #include "server/http_parse.h"
 
 struct event_base;
@@ -22,9 +23,9 @@ typedef struct nb_http_options {
     size_t max_body;        /* bytes of one request's body */
     size_t max_bodies;      /* bytes of all bodies that are held at once */
     double idle_seconds;    /* a connection without a request under way is closed after this */
-    double
-        slow_seconds; /* for a head to come, for a body to come faster than 4 KiB/s, for a reader to read anything */
-    const char *server; /* the Server header */
+    double slow_seconds;    /* for a head to come; for a body or a reader to be slower than slow_rate */
+    double slow_rate;       /* bytes a second, > 0 */
+    const char *server;     /* the Server header */
 } nb_http_options;
 
 typedef struct nb_http_handler {
@@ -44,8 +45,7 @@ nb_status nb_http_new(struct event_base *base, const nb_http_options *opt, const
 /* Closes every connection without a word; gone is called for exchanges that are under way. */
 void nb_http_free(nb_http *h);
 
-/* Listens on host:port (host NULL: every address; port 0: one that is free), or on a Unix socket at path. NB_ERR_BUSY when the
- * port is in use, NB_ERR_IO for the rest. nb_http_port tells the port. */
+/* Listens as http_listen.h says: nb_listener_open, nb_listener_open_unix. Once for each nb_http. nb_http_port tells the port. */
 nb_status nb_http_listen(nb_http *h, const char *host, uint16_t port, nb_error *err);
 nb_status nb_http_listen_unix(nb_http *h, const char *path, nb_error *err);
 uint16_t nb_http_port(const nb_http *h);
@@ -79,10 +79,5 @@ void nb_exchange_end(nb_exchange *x);
 void nb_exchange_abort(nb_exchange *x);
 /* Bytes that wait for the client to read. */
 size_t nb_exchange_pending(const nb_exchange *x);
-
-/* Appends {"error":{"message","type","param":null,"code"}}: the shape of every error here. */
-void nb_http_error_body(nb_buf *out, int status, const char *type, const char *message);
-/* The phrase of a status ("Not Found"). Static storage. */
-const char *nb_http_phrase(int status);
 
 #endif

@@ -55,6 +55,7 @@ def test_no_flag_of_vllm_is_unknown(flag):
     (["--port"], ["--port", "takes a value"]),
     (["--port", "x"], ["--port", "'x'"]),
     (["--port", "70000"], ["--port", "65535"]),
+    (["--slow-client-rate", "0"], ["--slow-client-rate", "more than 0"]),
     (["--quiet=1"], ["--quiet", "takes no value"]),
     (["--ssl-keyfile", "x"], ["--ssl-keyfile", "reverse proxy"]),
     (["--tensor-parallel-size", "2"], ["--tensor-parallel-size 2", "load balancer"]),

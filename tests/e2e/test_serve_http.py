@@ -1,12 +1,13 @@
 """The transport of `nibble serve`: HTTP as proxies and clients speak it, and what neither may do to it."""
 import json
 import re
+import select
 import socket
 import time
 
 import pytest
 
-from serving import PATIENCE, Server, answer_status, frames, raw_post, read_all
+from serving import PATIENCE, Server, answer_status, frames, long_request, raw_post, read_all
 
 SLOW = 2
 
@@ -281,6 +282,28 @@ def test_a_reader_that_does_not_read_is_cut(server):
                 time.sleep(0.002)
     assert time.monotonic() - start > SLOW
     assert server.get("/health")[0] == 200
+
+
+def test_a_reader_that_trickles_is_cut_and_one_that_keeps_up_is_not():
+    """Some bytes again and again do not make a reader: the span's rate counts. A stream that comes slower than that rate is no reader's fault."""
+    with Server("--slow-client-timeout", 2 * PATIENCE, "--slow-client-rate", 10 ** 9) as s:
+        slow = s.socket(60)
+        slow.sendall(raw_post("/tokenize", {"prompt": "One two three. " * 200000, "return_token_strs": True}, "Connection: close\r\n"))
+        start, got, fast = time.monotonic(), slow.recv(4096), b""
+        with s.socket() as c, slow:
+            c.sendall(raw_post("/v1/completions", long_request(400)))
+            while time.monotonic() - start < 6 * PATIENCE:
+                time.sleep(0.05)
+                got += slow.recv(16384)
+                fast += c.recv(1 << 20) if select.select([c], [], [], 0)[0] else b""
+            while not fast.endswith(b"0\r\n\r\n"):
+                piece = c.recv(1 << 20)
+                assert piece, "the stream was cut"
+                fast += piece
+            got += read_all(slow)  # what the kernel had taken, and no more
+        head, body = got.split(b"\r\n\r\n", 1)
+        assert answer_status(got) == 200 and len(body) < int(re.search(rb"content-length: (\d+)", head)[1])
+        assert b"[DONE]" in fast
 
 
 def test_half_closed_but_answered_at_once(server):

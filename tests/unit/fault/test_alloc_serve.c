@@ -48,6 +48,7 @@ static nb_status make(const char *path, nb_metrics *m, nb_server **out)
                                     .max_bodies = 8192,
                                     .idle_seconds = 60,
                                     .slow_seconds = 60,
+                                    .slow_rate = 4096,
                                     .server = "nibble"},
                            .metrics = m};
     return nb_server_new(&o, out, &err);
