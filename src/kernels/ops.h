@@ -340,8 +340,15 @@ struct nb_ops {
     /* Columns [from, from + n) of each group of d columns side by side: in [rows, groups * d] -> y [rows, groups * n]. */
     void (*columns)(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
     void (*add)(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y); /* y = a + b, T rows */
+    /* y = in * w * factor. w [1, cols], [1, 1] for all columns, or NULL: 1. y may be in. */
+    void (*scale)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, float factor,
+                  nb_tensor *y);
+    void (*softcap)(nb_exec *x, nb_tensor *t, size_t rows, float cap); /* t = cap tanh(t / cap) */
     /* t[row] += table[pos % period], T rows (a compressor's position bias). table [period, cols] */
     void (*add_periodic)(nb_exec *x, nb_tensor *t, const nb_tensor *table, size_t period);
+    /* t [T * slots, n] += columns from, from + step, … of row ids[t][slot] of bias [experts, any]. */
+    void (*expert_bias)(nb_exec *x, nb_tensor *t, const nb_tensor *ids, const nb_tensor *bias, size_t from,
+                        size_t step);
     void (*compress)(nb_exec *x, const nb_compress_call *c);
     void (*conv)(nb_exec *x, const nb_conv_call *c);
     void (*scan)(nb_exec *x, const nb_scan_call *c);

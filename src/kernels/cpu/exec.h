@@ -73,6 +73,11 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c);
 void nb_cpu_glu(nb_exec *x, nb_act act, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
                 nb_tensor *y);
 void nb_cpu_columns(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
+void nb_cpu_scale(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, float factor,
+                  nb_tensor *y);
+void nb_cpu_softcap(nb_exec *x, nb_tensor *t, size_t rows, float cap);
+void nb_cpu_expert_bias(nb_exec *x, nb_tensor *t, const nb_tensor *ids, const nb_tensor *bias, size_t from,
+                        size_t step);
 void nb_cpu_compress(nb_exec *x, const nb_compress_call *c);
 void nb_cpu_index(nb_exec *x, const nb_index_call *c);
 void nb_cpu_conv(nb_exec *x, const nb_conv_call *c);
