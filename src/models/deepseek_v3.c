@@ -62,7 +62,7 @@ static nb_status open(nb_model *m, nb_error *err)
     if ((st = refuse(m, kind->softmax, err)) ||
         (st = nb_mla_open(m, &s->mla, kind->indexed, kind->index_interleaved, err)) ||
         (st = nb_read_number(m, "rms_norm_eps", 0, 1, &s->base.eps, err)) ||
-        (st = nb_rope_open(m, NULL, s->mla.rope, &s->base.rope, err)) ||
+        (st = nb_rope_open(m, NULL, s->mla.rope, false, &s->base.rope, err)) ||
         (st = read_ffn(m, &s->base.ffn, kind->softmax, err)))
         return st;
     s->base.D = s->base.ffn.D = m->hidden_cols = s->mla.D;
