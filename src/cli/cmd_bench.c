@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "bench/roof.h"
+#include "cli/bench_ops.h"
 #include "cli/cli.h"
 #include "engine/policy.h"
 
@@ -16,7 +17,7 @@ static const char usage[] =
     "tokens (64), each three times;\n"
     "prints the best. gbs counts the packed weights that a step reads once; "
     "share_of_roof is against read_roof_gbs\n"
-    "for decode and fma_gflops for prefill.\n\n"
+    "for decode and fma_gflops for prefill. Below stands where the time went, by operator.\n\n"
     "  --prompt N          tokens of the prefill (128)\n"
     "  --tokens N          tokens of the decode (64)\n"
     "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n";
@@ -72,59 +73,89 @@ typedef struct plan {
     nb_step_part *parts; /* [streams] */
 } plan;
 
-/* Seconds of the first sequence's prefill, and of the decode of all. */
-static nb_status once(nb_engine *e, const plan *w, double *prefill, double *decode, nb_error *err)
+/* Seconds of a part of the plan, and of them those in operators. */
+typedef struct timing {
+    double seconds, op[NB_BENCH_OPS];
+} timing;
+
+/* The first sequence's prefill, and the decode of all. */
+static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *decode, nb_error *err)
 {
     nb_step_out out = {.logits = ignore};
     size_t open = 0;
     nb_status s = NB_OK;
-    double t0 = nb_now(), t1 = t0;
+    double ignored[NB_BENCH_OPS];
+    nb_bench_ops_take(ignored);
+    double t0 = nb_now();
     for (; open < w->streams && s == NB_OK; open++) {
         nb_step_part *p = &w->parts[open];
         *p = (nb_step_part){.tokens = w->ids, .n = w->n};
         if ((s = nb_seq_open(e, &p->seq, err))) break;
         s = nb_engine_step(e, p, 1, &out, err);
         if (s == NB_OK) nb_seq_commit(e, p->seq, w->n);
-        if (!open) t1 = nb_now();
+        if (open) continue;
+        prefill->seconds = nb_now() - t0;
+        nb_bench_ops_take(prefill->op);
     }
-    *prefill = t1 - t0;
-    t1 = nb_now();
+    nb_bench_ops_take(ignored);
+    t0 = nb_now();
     for (size_t i = 0; s == NB_OK && i < w->k; i++) {
         for (size_t q = 0; q < w->streams; q++)
             w->parts[q] = (nb_step_part){.seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1};
         s = nb_engine_step(e, w->parts, w->streams, &out, err);
         for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
     }
-    *decode = nb_now() - t1;
+    decode->seconds = nb_now() - t0;
+    nb_bench_ops_take(decode->op);
     for (size_t q = 0; q < open; q++) nb_seq_close(e, w->parts[q].seq);
     return s;
 }
 
 /* The best of some rounds. */
-static nb_status best(nb_engine *e, const plan *w, double *prefill, double *decode, nb_error *err)
+static nb_status best(nb_engine *e, const plan *w, timing *prefill, timing *decode, nb_error *err)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        double p, d;
+        timing p = {0}, d = {0};
         nb_status s = once(e, w, &p, &d, err);
         if (s != NB_OK) return s;
-        if (!i || p < *prefill) *prefill = p;
-        if (!i || d < *decode) *decode = d;
+        if (!i || p.seconds < prefill->seconds) *prefill = p;
+        if (!i || d.seconds < decode->seconds) *decode = d;
     }
     return NB_OK;
 }
 
-static void print_result(bool json, bool last, const char *name, const char *arith, size_t rows,
-                         double seconds, double bytes, double flops, double roof_share, double tokens)
+/* What one line says: `tokens` in t, which is so much of the roof. */
+typedef struct result {
+    const char *name, *arith;
+    size_t rows;
+    double bytes, flops, tokens, roof_share;
+    timing t;
+} result;
+
+static void print_result(bool json, bool last, const result *r)
 {
+    double s = r->t.seconds, other = 1;
     if (json)
         printf("{\"name\": \"%s\", \"arith\": \"%s\", \"rows\": %zu, \"seconds\": %.6g, \"gbs\": %.5g, "
-               "\"gflops\": %.5g, "
-               "\"share_of_roof\": %.4g, \"tokens_per_s\": %.5g}%s",
-               name, arith, rows, seconds, bytes / seconds * 1e-9, flops / seconds * 1e-9, roof_share,
-               tokens / seconds, last ? "" : ", ");
+               "\"gflops\": %.5g, \"share_of_roof\": %.4g, \"tokens_per_s\": %.5g, \"operators\": {",
+               r->name, r->arith, r->rows, s, r->bytes / s * 1e-9, r->flops / s * 1e-9, r->roof_share,
+               r->tokens / s);
     else
-        printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof\n", name,
-               rows, tokens / seconds, bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roof_share);
+        printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof\n        ",
+               r->name, r->rows, r->tokens / s, r->bytes / s * 1e-9, r->flops / s * 1e-9,
+               100 * r->roof_share);
+    for (int i = 0; i < NB_BENCH_OPS; i++) {
+        double share = r->t.op[i] / s;
+        other -= share;
+        if (json)
+            printf("\"%s\": %.4f, ", nb_bench_op_names[i], share);
+        else if (share >= 0.001)
+            printf(" %s %.1f %%,", nb_bench_op_names[i], 100 * share);
+    }
+    if (json)
+        printf("\"other\": %.4f}}%s", other, last ? "" : ", ");
+    else
+        printf(" other %.1f %%\n", 100 * other);
 }
 
 static void print_machine(bool json, const nb_roof *r, const char *isa)
@@ -170,7 +201,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     nb_engine *e = NULL;
     nb_policy *policy = NULL;
     nb_roof roof;
-    double prefill, decode;
+    timing prefill, decode;
     bool json = strcmp(model->format, "json") == 0;
     uint32_t *ids = calloc(n, sizeof *ids);
     plan w = {.ids = ids, .n = n, .k = k, .streams = 1, .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
@@ -187,6 +218,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     if (s == NB_OK) s = nb_policy_engine(model->dir, &o, policy, &lo->sink, &e, err);
     if (s != NB_OK) goto out;
     const nb_model *m = nb_engine_model(e);
+    nb_bench_ops_watch(m->x);
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
     if ((s = nb_roof_measure(m->x->pool, 0, &roof, err))) goto out;
     const char *arith = nb_arith_name(lo->arith);
@@ -197,13 +229,27 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
             work pw = count_work(m, n);
             double flops = pw.flops * (double)n;
             print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
-            print_result(json, false, "prefill", arith, n, prefill, pw.bytes, flops,
-                         flops / prefill * 1e-9 / roof.fma_gflops, (double)n);
+            print_result(json, false,
+                         &(result){.name = "prefill",
+                                   .arith = arith,
+                                   .rows = n,
+                                   .bytes = pw.bytes,
+                                   .flops = flops,
+                                   .tokens = (double)n,
+                                   .roof_share = flops / prefill.seconds * 1e-9 / roof.fma_gflops,
+                                   .t = prefill});
         }
         work dw = count_work(m, w.streams);
         double tokens = (double)k * (double)w.streams, bytes = dw.bytes * (double)k;
-        print_result(json, i + 1 == streams->count, "decode", arith, w.streams, decode, bytes,
-                     dw.flops * tokens, bytes / decode * 1e-9 / roof.read_gbs, tokens);
+        print_result(json, i + 1 == streams->count,
+                     &(result){.name = "decode",
+                               .arith = arith,
+                               .rows = w.streams,
+                               .bytes = bytes,
+                               .flops = dw.flops * tokens,
+                               .tokens = tokens,
+                               .roof_share = bytes / decode.seconds * 1e-9 / roof.read_gbs,
+                               .t = decode});
     }
     if (json) puts("]}");
 out:

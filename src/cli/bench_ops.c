@@ -1,0 +1,69 @@
+/* A clock around the operators: a copy of the back end's table whose heavy members look at the time and call the real ones. */
+#include "cli/bench_ops.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+
+const char *const nb_bench_op_names[NB_BENCH_OPS] = {"linear fp4", "linear", "attend",   "rmsnorm", "rope",
+                                                     "store",      "glu",    "compress", "index",   "scan"};
+
+/* One program measures one engine: operators have no place for a context of ours. */
+static const nb_ops *real;
+static nb_ops timed;
+static double spent[NB_BENCH_OPS];
+
+static void timed_linear(nb_exec *x, const nb_linear_call *c)
+{
+    nb_format f = c->w[0]->format;
+    double start = nb_now();
+    real->linear(x, c);
+    spent[f == NB_FMT_NVFP4 || f == NB_FMT_MXFP4 ? NB_BENCH_LINEAR_FP4 : NB_BENCH_LINEAR] += nb_now() - start;
+}
+
+#define TIMED(op, member, parameters, arguments)                                                             \
+    static void timed_##member parameters                                                                    \
+    {                                                                                                        \
+        double start = nb_now();                                                                             \
+        real->member arguments;                                                                              \
+        spent[op] += nb_now() - start;                                                                       \
+    }
+TIMED(NB_BENCH_ATTEND, attend, (nb_exec * x, const nb_attend_call *c), (x, c))
+TIMED(NB_BENCH_RMSNORM, rmsnorm,
+      (nb_exec * x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps, nb_tensor *y),
+      (x, in, rows, w, d, eps, y))
+TIMED(NB_BENCH_ROPE, rope,
+      (nb_exec * x, nb_tensor *t, const nb_rope *r, size_t heads, size_t d, size_t offset, bool interleaved,
+       bool inverse),
+      (x, t, r, heads, d, offset, interleaved, inverse))
+TIMED(NB_BENCH_STORE, store, (nb_exec * x, size_t stream, const nb_tensor *a, const nb_tensor *b),
+      (x, stream, a, b))
+TIMED(NB_BENCH_GLU, glu,
+      (nb_exec * x, nb_act act, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
+       nb_tensor *y),
+      (x, act, gate, up, rows, limit, y))
+TIMED(NB_BENCH_COMPRESS, compress, (nb_exec * x, const nb_compress_call *c), (x, c))
+TIMED(NB_BENCH_INDEX, index, (nb_exec * x, const nb_index_call *c), (x, c))
+TIMED(NB_BENCH_SCAN, scan, (nb_exec * x, const nb_scan_call *c), (x, c))
+
+void nb_bench_ops_watch(nb_exec *x)
+{
+    real = x->ops;
+    timed = *real;
+    timed.linear = timed_linear;
+    timed.attend = timed_attend;
+    timed.rmsnorm = timed_rmsnorm;
+    timed.rope = timed_rope;
+    timed.store = timed_store;
+    timed.glu = timed_glu;
+    timed.compress = timed_compress;
+    timed.index = timed_index;
+    timed.scan = timed_scan;
+    x->ops = &timed;
+}
+
+void nb_bench_ops_take(double seconds[NB_BENCH_OPS])
+{
+    memcpy(seconds, spent, sizeof spent);
+    memset(spent, 0, sizeof spent);
+}
