@@ -244,9 +244,10 @@ static nb_status read_side(translation *t, class *out, unsigned depth)
         items.only = items.only && (set || nested);
         items.set |= set;
     }
-    if (!s && !items.text.len && !out->text.len) s = refuse(t, from, 2, "an empty class");
-    unite(out, &items);
     if (!nb_buf_ok(&items.text)) out->text.bad = true;
+    if (!s && !items.text.len && !out->text.len && nb_buf_ok(&out->text))
+        s = refuse(t, from, 2, "an empty class");
+    unite(out, &items);
     nb_buf_free(&items.text);
     return s;
 }
