@@ -243,6 +243,13 @@ static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_par
             bool another = word.len && (!space || (word.len == first_len && word.data[0] != all.data[first]));
             if (!another) continue;
             if (s->p.n_bad == MAX_BAD_WORDS) goto many;
+            if (word.len > a->opt.max_context) {
+                nb_api_bad(e, "bad_words", NULL,
+                           "bad_words has an entry of %zu tokens, which no answer within the context of %zu "
+                           "can hold.",
+                           word.len, a->opt.max_context);
+                goto out;
+            }
             uint32_t *grown = realloc(all.data, (all.len + word.len) * sizeof *grown);
             if (!grown) goto nomem;
             all.data = grown;

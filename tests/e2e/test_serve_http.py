@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from serving import PATIENCE, Server, answer_status, frames, long_request, raw_post, read_all
+from serving import PATIENCE, Server, answer_status, frames, long_request, raw_post, read_all, reset
 
 SLOW = 2
 
@@ -202,6 +202,29 @@ def test_bodies_of_who_has_gone_are_counted_until_they_are_freed(server):
         s.close()
     for _ in range(10):
         assert server.ask("POST", "/tokenize", body, {"Content-Type": "application/json"})[0] == 200
+
+
+def test_calls_that_wait_for_a_worker_are_bounded():
+    """Parsing costs before a request is known: 1,024 of them may wait or be with a worker, their clients there or gone; one more is told to come back."""
+    with Server("--workers", 1) as s:
+        one = s.socket()
+        one.sendall(raw_post("/tokenize", {"prompt": "One two three. " * 400000}))  # seconds of the only worker
+        small = {"prompt": "x"}
+        time.sleep(PATIENCE)  # until it is read and with the worker
+        for _ in range(1023):
+            with s.socket() as c:
+                c.sendall(raw_post("/tokenize", small))
+                c.shutdown(socket.SHUT_WR)
+        with s.socket() as c:  # those before it have been read by now, or it would wait behind them
+            c.sendall(raw_post("/tokenize", small, "Connection: close\r\n"))
+            got = read_all(c)
+        assert answer_status(got) == 503 and b"wait for a worker" in got and b"retry-after" in got
+        assert s.get("/health")[0] == 200
+        reset(one)
+        end = time.monotonic() + 60 * PATIENCE
+        while s.post("/tokenize", small)[0] == 503 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert s.post("/tokenize", small)[0] == 200
 
 
 def test_chunks_pipelines_and_continue(server):

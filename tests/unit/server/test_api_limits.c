@@ -128,6 +128,8 @@ static void token_lists(void **state)
 }
 
 /* Bytes are the tokens: "ab" is a b; with a space before it three tokens, one more than without, which does not count. */
+#define SIXTY_FOUR "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
+
 static void bad_words(void **state)
 {
     TAKEN("\"bad_words\":[\"ab\",\" c\"]");
@@ -136,6 +138,10 @@ static void bad_words(void **state)
     assert_true(fake.bad_len[1] == 1 && fake.bad[2] == 'c');
     BAD("\"bad_words\":[\"\"]", "\"bad_words\"",
         "bad_words cannot contain an empty string. (parameter=bad_words)");
+    TAKEN("\"bad_words\":[\"" SIXTY_FOUR "\"]"); /* the context */
+    BAD("\"bad_words\":[\"a\",\"x" SIXTY_FOUR "\"]", "\"bad_words\"",
+        "bad_words has an entry of 65 tokens, which no answer within the context of 64 can hold. "
+        "(parameter=bad_words)");
     nb_buf body = {0}, got = {0};
     nb_buf_adds(&body, "{\"prompt\":\"p\",\"bad_words\":[\"x\"");
     for (int i = 1; i < 129; i++) nb_buf_adds(&body, ",\"x\"");
