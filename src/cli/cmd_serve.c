@@ -287,9 +287,9 @@ static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char
     if (s == NB_OK) s = nb_server_ready(server, model.api, model.core, &err);
     if (s == NB_OK) {
         atomic_store(&signals->loading, false);
-        tell_address(log, o, server, "ready");
         if (!o->quiet && nb_cli_health_line(folder, health, sizeof health))
             nb_serve_log_line(log, NB_LOG_WARN, health, NULL, 0);
+        tell_address(log, o, server, "ready"); /* the last word, for who waits for it */
         while (sem_wait(&signals->asked) != 0 && errno == EINTR) {}
         if (!stop(o, log, server, &model)) return NB_EXIT_FAILED;
         say(log, "stopped");

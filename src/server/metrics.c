@@ -1,6 +1,7 @@
 /* Counting: one writer, the loop thread, and readers that take no lock. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "server/metrics_state.h"
 
@@ -27,6 +28,13 @@ void nb_metrics_escape(const char *s, nb_buf *out)
     }
 }
 
+static double wall_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 nb_status nb_metrics_new(const char *model, size_t max_context, nb_metrics **out, nb_error *err)
 {
     nb_buf label = {0};
@@ -38,6 +46,7 @@ nb_status nb_metrics_new(const char *model, size_t max_context, nb_metrics **out
         free(m);
         return nb_fail_nomem(err, "metrics", sizeof *m);
     }
+    m->created = wall_clock();
     /* 1, 2, 5, 10, … up to max_context */
     double decade = 1;
     for (size_t i = 0; i < NB_HIST_MAX; i++) {
@@ -141,6 +150,7 @@ void nb_metrics_http(nb_metrics *m, const char *handler, const char *method, int
     if (i == n) {
         s->handler = handler;
         s->method = method;
+        s->created = wall_clock();
         nb_hist_init(&s->seconds, http_bounds, N(http_bounds));
         atomic_store(&m->n_http, n + 1);
     }

@@ -26,12 +26,14 @@ enum {
 
 typedef struct nb_http_series {
     const char *handler, *method;
+    double created;             /* seconds since 1970 */
     _Atomic uint64_t status[6]; /* by hundreds: [2] is 2xx */
     nb_hist seconds;
 } nb_http_series;
 
 struct nb_metrics {
-    char *model; /* as a label's value, escaped */
+    char *model;    /* as a label's value, escaped */
+    double created; /* seconds since 1970 */
     double token_bounds[NB_HIST_MAX];
     size_t n_token_bounds;
     nb_hist hist[HIST_COUNT];

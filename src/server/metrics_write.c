@@ -31,6 +31,14 @@ static void head(nb_buf *out, const char *name, const char *type, const char *he
     nb_buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+/* What prometheus_client prints after each counter and histogram: since when it counts. A counter's _total is no part of the name. */
+static void created_head(nb_buf *out, const char *name, const char *type, const char *help)
+{
+    size_t n = strlen(name), total = strcmp(type, "counter") == 0 ? strlen("_total") : 0;
+    nb_buf_addf(out, "# HELP %.*s_created %s\n# TYPE %.*s_created gauge\n", (int)(n - total), name, help,
+                (int)(n - total), name);
+}
+
 /* NAME{engine="0",KEY="VALUE",model_name="…"} v, labels in order. key may be NULL. */
 static void sample(const nb_metrics *m, nb_buf *out, const char *name, const char *key, const char *value,
                    double v)
@@ -50,6 +58,18 @@ static void single(const nb_metrics *m, nb_buf *out, const char *name, const cha
 {
     head(out, name, type, help);
     sample(m, out, name, NULL, NULL, v);
+}
+
+/* A counter with one sample for each of the n values of a label; key NULL: a sample without. */
+static void counter(const nb_metrics *m, nb_buf *out, const char *name, const char *help, const char *key,
+                    const char *const *values, const double *v, size_t n)
+{
+    char created[128];
+    head(out, name, "counter", help);
+    for (size_t i = 0; i < n; i++) sample(m, out, name, key, key ? values[i] : NULL, v[i]);
+    created_head(out, name, "counter", help);
+    snprintf(created, sizeof created, "%.*s_created", (int)(strlen(name) - strlen("_total")), name);
+    for (size_t i = 0; i < n; i++) sample(m, out, created, key, key ? values[i] : NULL, m->created);
 }
 
 /* before, after: the labels around le, in order. */
@@ -116,27 +136,22 @@ static void engine_counters(const nb_metrics *m, const nb_core_stats *s, nb_buf 
          s->corrupted},
         {"nibble:engine_steps_total", "Steps of the engine.", s->steps}};
     for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
-        single(m, out, counters[i].name, "counter", counters[i].help, (double)counters[i].value);
+        counter(m, out, counters[i].name, counters[i].help, NULL, NULL, &(double){(double)counters[i].value},
+                1);
     uint64_t computed = s->prompt_tokens > s->prompt_cached ? s->prompt_tokens - s->prompt_cached : 0;
-    head(out, "vllm:prompt_tokens_by_source_total", "counter",
-         "Prompt tokens by where their state came from.");
-    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "local_compute", (double)computed);
-    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "local_cache_hit",
-           (double)s->prompt_cached);
-    sample(m, out, "vllm:prompt_tokens_by_source_total", "source", "external_kv_transfer", 0);
+    static const char *const sources[] = {"local_compute", "local_cache_hit", "external_kv_transfer"};
+    counter(m, out, "vllm:prompt_tokens_by_source_total", "Prompt tokens by where their state came from.",
+            "source", sources, (const double[]){(double)computed, (double)s->prompt_cached, 0}, 3);
 }
 
 static void finishes(const nb_metrics *m, nb_buf *out)
 {
-    static const char *const reasons[NB_FINISH_KINDS] = {[NB_FINISH_STOP] = "stop",
-                                                         [NB_FINISH_LENGTH] = "length",
-                                                         [NB_FINISH_ABORT] = "abort",
-                                                         [NB_FINISH_ERROR] = "error"};
-    head(out, "vllm:request_success_total", "counter", "Requests that ended, by how.");
-    for (int i = NB_FINISH_STOP; i < NB_FINISH_KINDS; i++)
-        sample(m, out, "vllm:request_success_total", "finished_reason", reasons[i],
-               (double)atomic_load(&m->finished[i]));
-    sample(m, out, "vllm:request_success_total", "finished_reason", "repetition", 0);
+    static const nb_finish kinds[] = {NB_FINISH_STOP, NB_FINISH_LENGTH, NB_FINISH_ABORT, NB_FINISH_ERROR};
+    static const char *const reasons[] = {"stop", "length", "abort", "error", "repetition"};
+    double v[5] = {0}; /* nothing ends by repetition here */
+    for (size_t i = 0; i < 4; i++) v[i] = (double)atomic_load(&m->finished[kinds[i]]);
+    counter(m, out, "vllm:request_success_total", "Requests that ended, by how.", "finished_reason", reasons,
+            v, 5);
 }
 
 static bool same_event(const nb_guard_count *a, const nb_guard_count *b)
@@ -172,6 +187,17 @@ static void guard_events(const nb_metrics *m, const nb_metrics_engine *e, nb_buf
     }
 }
 
+static void engine_histogram(const nb_metrics *m, nb_buf *out, const char *name, const char *help,
+                             const char *labels, const nb_hist *h)
+{
+    char created[128];
+    head(out, name, "histogram", help);
+    histogram(out, name, "engine=\"0\"", labels, h);
+    created_head(out, name, "histogram", help);
+    snprintf(created, sizeof created, "%s_created", name);
+    sample(m, out, created, NULL, NULL, m->created);
+}
+
 static void histograms(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *out)
 {
     static const struct {
@@ -200,16 +226,22 @@ static void histograms(const nb_metrics *m, const nb_metrics_engine *e, nb_buf *
     nb_buf after = {0};
     nb_buf_addf(&after, "model_name=\"%s\"", m->model);
     if (!nb_buf_ok(&after)) out->bad = true;
-    for (int i = 0; i < HIST_COUNT; i++) {
-        head(out, names[i].name, "histogram", names[i].help);
-        histogram(out, names[i].name, "engine=\"0\"", nb_buf_str(&after), &m->hist[i]);
-    }
-    if (e->iteration_tokens) {
-        head(out, "vllm:iteration_tokens_total", "histogram", "Tokens of a step of the engine.");
-        histogram(out, "vllm:iteration_tokens_total", "engine=\"0\"", nb_buf_str(&after),
-                  e->iteration_tokens);
-    }
+    for (int i = 0; i < HIST_COUNT; i++)
+        engine_histogram(m, out, names[i].name, names[i].help, nb_buf_str(&after), &m->hist[i]);
+    if (e->iteration_tokens)
+        engine_histogram(m, out, "vllm:iteration_tokens_total", "Tokens of a step of the engine.",
+                         nb_buf_str(&after), e->iteration_tokens);
     nb_buf_free(&after);
+}
+
+/* status: its hundreds; 0: of all. */
+static void http_sample(nb_buf *out, const char *name, const nb_http_series *s, int status, double v)
+{
+    nb_buf_addf(out, "%s{handler=\"%s\",method=\"%s\"", name, s->handler, s->method);
+    if (status) nb_buf_addf(out, ",status=\"%dxx\"", status);
+    nb_buf_adds(out, "} ");
+    number(out, v);
+    nb_buf_addc(out, '\n');
 }
 
 static void http(const nb_metrics *m, nb_buf *out)
@@ -220,10 +252,13 @@ static void http(const nb_metrics *m, nb_buf *out)
     for (size_t i = 0; i < n; i++)
         for (int s = 1; s < 6; s++) {
             uint64_t count = atomic_load(&m->http[i].status[s]);
-            if (count)
-                nb_buf_addf(out, "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %llu.0\n",
-                            m->http[i].handler, m->http[i].method, s, (unsigned long long)count);
+            if (count) http_sample(out, "http_requests_total", &m->http[i], s, (double)count);
         }
+    created_head(out, "http_requests_total", "counter", "Requests by method, status and handler.");
+    for (size_t i = 0; i < n; i++)
+        for (int s = 1; s < 6; s++)
+            if (atomic_load(&m->http[i].status[s]))
+                http_sample(out, "http_requests_created", &m->http[i], s, m->http[i].created);
     head(out, "http_request_duration_seconds", "histogram",
          "Seconds from a whole request to its whole answer, by handler.");
     for (size_t i = 0; i < n; i++) {
@@ -232,6 +267,10 @@ static void http(const nb_metrics *m, nb_buf *out)
         snprintf(method, sizeof method, "method=\"%s\"", m->http[i].method);
         histogram(out, "http_request_duration_seconds", labels, method, &m->http[i].seconds);
     }
+    created_head(out, "http_request_duration_seconds", "histogram",
+                 "Seconds from a whole request to its whole answer, by handler.");
+    for (size_t i = 0; i < n; i++)
+        http_sample(out, "http_request_duration_seconds_created", &m->http[i], 0, m->http[i].created);
 }
 
 static void plain(nb_buf *out, const char *name, const char *type, const char *help, double v)

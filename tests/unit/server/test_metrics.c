@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -25,6 +26,17 @@ static void has(nb_buf *page, const char *line)
     char want[512];
     snprintf(want, sizeof want, "\n%s\n", line);
     if (!strstr(nb_buf_str(page), want)) fail_msg("no line: %s\n%s", line, nb_buf_str(page));
+}
+
+/* Whether the sample's value is a time of the last minute. */
+static void since_now(nb_buf *page, const char *sample)
+{
+    char want[256];
+    snprintf(want, sizeof want, "\n%s", sample);
+    const char *at = strstr(nb_buf_str(page), want);
+    if (!at) fail_msg("no sample: %s", sample);
+    double age = (double)time(NULL) - strtod(at + strlen(want), NULL);
+    assert_true(age > -2 && age < 60);
 }
 
 /* Three requests of 5 prompt tokens (2 of them cached) and 7 output tokens, as the loop records them. */
@@ -105,6 +117,13 @@ static void after_three_requests(void **state)
     has(&page, "vllm:request_prompt_tokens_bucket{engine=\"0\",le=\"2.0\",model_name=\"m\"} 0.0");
     has(&page, "vllm:request_prompt_tokens_bucket{engine=\"0\",le=\"2000.0\",model_name=\"m\"} 3.0");
     assert_null(strstr(nb_buf_str(&page), "request_prompt_tokens_bucket{engine=\"0\",le=\"5000.0\""));
+    /* since when each counts, as prometheus_client has it */
+    has(&page, "# TYPE vllm:prompt_tokens_created gauge");
+    has(&page, "# TYPE vllm:iteration_tokens_total_created gauge");
+    since_now(&page, "vllm:prompt_tokens_created{engine=\"0\",model_name=\"m\"} ");
+    since_now(&page, "vllm:request_success_created{engine=\"0\",finished_reason=\"stop\",model_name=\"m\"} ");
+    since_now(&page, "vllm:e2e_request_latency_seconds_created{engine=\"0\",model_name=\"m\"} ");
+    assert_null(strstr(nb_buf_str(&page), "num_requests_running_created"));
     nb_buf_free(&page);
     nb_metrics_free(m);
 }
