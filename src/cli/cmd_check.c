@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "doctor/repair.h"
 #include "doctor/report.h"
 
 enum { EXIT_CLEAN = 0, EXIT_WARNINGS = 1, EXIT_ERRORS = 2 };
@@ -75,6 +76,11 @@ static int check(const char *dir, const nb_check_options *options, format how, b
     nb_cli_sink(&sink, quiet);
     if (nb_check_folder_with(dir, options, &sink, &r, &err) != NB_OK) {
         nb_cli_fail(&err);
+        return EXIT_ERRORS;
+    }
+    if (nb_repair_foresee(&r, &err) != NB_OK) {
+        nb_cli_fail(&err);
+        nb_check_result_free(&r);
         return EXIT_ERRORS;
     }
     for (size_t i = 0; i < n_ignored; i++) nb_findings_drop(&r.findings, ignored[i]);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "doctor/repair.h"
 #include "doctor/trace.h"
 
 static const char usage[] =
@@ -143,6 +144,10 @@ static void add_findings(const char *dir, nb_trace *r)
     nb_check_result c = {0};
     nb_error err;
     if (nb_check_folder(dir, NULL, &c, &err) != NB_OK) return;
+    if (nb_repair_foresee(&c, &err) != NB_OK) {
+        nb_check_result_free(&c);
+        return; /* no memory: the trace itself is made */
+    }
     r->findings = c.findings;
     c.findings = (nb_findings){0};
     nb_check_result_free(&c);

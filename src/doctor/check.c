@@ -108,6 +108,11 @@ nb_status nb_check_folder_with(const char *path, const nb_check_options *options
     r.ran = c.activations.asked && c.activations.why.status == NB_OK;
     if (s == NB_OK) s = run_rules(&c, &findings, err);
     if (s != NB_OK) goto out;
+    nb_findings_agree(&findings);
+    if (findings.bad) {
+        s = nb_fail_nomem(err, "the list of findings", findings.count * sizeof(nb_finding));
+        goto out;
+    }
     nb_findings_sort(&findings);
     r.findings = findings;
     *out = r;

@@ -86,6 +86,8 @@ void nb_findings_remedy(nb_findings *l, size_t i, bool repairable, const char *f
 void nb_findings_effects(nb_findings *l, size_t i, const nb_effect effects[NB_FAMILY_COUNT]);
 /* Worst first, then by rule; the order of discovery within a rule stays. */
 void nb_findings_sort(nb_findings *l);
+/* Where the finding of another rule on the same tensor is the cause, puts its remedy in place of this one's, or before it. */
+void nb_findings_agree(nb_findings *l);
 /* Removes the findings of one rule; returns how many there were. */
 size_t nb_findings_drop(nb_findings *l, const char *rule);
 size_t nb_findings_of(const nb_findings *l, nb_severity severity);

@@ -91,11 +91,16 @@ static nb_status mark_suspects(nb_plan *p, nb_error *err)
     return NB_OK;
 }
 
+static const char *reason_of(const nb_finding *f)
+{
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (strcmp(reasons[i].rule, f->rule) == 0) return reasons[i].why;
+    return f->remedy ? f->remedy : "nothing in the file tells what was there";
+}
+
 static void refuse_finding(nb_plan *p, const nb_finding *f)
 {
-    const char *why = f->remedy ? f->remedy : "nothing in the file tells what was there";
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (strcmp(reasons[i].rule, f->rule) == 0) why = reasons[i].why;
+    const char *why = reason_of(f);
     if (!f->n_tensors) nb_repair_note(&p->refused, f->rule, NULL, -1, "%s", why);
     for (size_t i = 0; i < f->n_tensors; i++) {
         nb_member member;
@@ -104,7 +109,7 @@ static void refuse_finding(nb_plan *p, const nb_finding *f)
         const nb_tensor_info *t = nb_ckpt_find(p->ckpt, f->tensors[i]);
         const nb_edit *e = t ? nb_plan_edited(p, t) : NULL;
         if (m && nb_plan_dequantised(p, m) && e && e->removed) continue;
-        if (e && e->content == NB_CONTENT_VALUE) continue;
+        if (m && nb_plan_measured(p, m) && e && e->content == NB_CONTENT_VALUE) continue;
         nb_repair_note(&p->refused, f->rule, f->tensors[i], -1, "%s", why);
     }
 }
@@ -237,6 +242,7 @@ static nb_status judge(nb_plan *p, const nb_check_result *after, nb_repair_list 
         if (!why && !chosen(p->opt, f->rule)) why = "not among the rules that --only names";
         if (!why && !old && first && strcmp(f->rule, "NB114") == 0 && is_listed(&p->applied, "NB101", first))
             why = "these are the blocks that were NaN: their scales overflowed and are saturated now";
+        if (!why && !has_fix(f->rule)) why = reason_of(f);
         if (!why && !old) why = "shows only now that the rest is mended: repair the copy once more";
         if (!why) why = f->remedy ? f->remedy : "nothing in the file tells what was there";
         if (!first) nb_repair_note(refused, f->rule, NULL, -1, "%s", why);
@@ -367,6 +373,7 @@ static nb_status dry(nb_plan *p, nb_repair_result *r, nb_error *err)
             bool made = false;
             for (size_t q = 0; q < p->n_edits && !made; q++)
                 made = p->edits[q]->name && strcmp(p->edits[q]->name, it->tensors[k]) == 0;
+            made = made || is_listed(&p->applied, "NB002", it->tensors[k]); /* the new index names it */
             if (!made) nb_repair_note(&r->refused, it->rule, it->tensors[k], -1, "%s", it->text);
         }
     }
@@ -413,4 +420,86 @@ out:
     nb_check_result_free(&before);
     plan_free(&p);
     return s;
+}
+
+/* ---- what a repair would do ---- */
+
+static bool put_tensors(nb_map *m, const nb_repair_item *it)
+{
+    bool ok = true;
+    for (size_t k = 0; k < it->n && ok; k++)
+        ok = nb_map_put(m, it->tensors[k], strlen(it->tensors[k]), 0, NULL);
+    return ok;
+}
+
+static bool any_in(const nb_map *m, const nb_finding *f)
+{
+    bool any = false;
+    for (size_t k = 0; k < f->n_tensors && !any; k++)
+        any = nb_map_get(m, f->tensors[k], strlen(f->tensors[k]), NULL);
+    return any;
+}
+
+/* Adds the tensors of the list's items of this rule (NULL: of every rule). *bare: an item of it has no tensors. */
+static bool gather(const nb_repair_list *l, const char *rule, nb_map *out, bool *bare)
+{
+    bool ok = true;
+    *bare = false;
+    for (size_t i = 0; i < l->count && ok; i++) {
+        if (rule && strcmp(l->items[i].rule, rule) != 0) continue;
+        *bare = *bare || !l->items[i].n;
+        ok = put_tensors(out, &l->items[i]);
+    }
+    return ok;
+}
+
+/* The flags of one rule's findings. changed: every tensor that the plan changes or makes, for whichever rule. */
+static bool foresee_rule(const nb_plan *p, const nb_repair_list *refused, const char *rule,
+                         const nb_map *changed, nb_findings *l)
+{
+    nb_map own = {0}, kept = {0};
+    bool done, undone;
+    const bool ok = gather(&p->applied, rule, &own, &done) && gather(refused, rule, &kept, &undone);
+    for (size_t i = 0; i < l->count && ok; i++) {
+        nb_finding *f = &l->items[i];
+        if (strcmp(f->rule, rule) == 0)
+            f->repairable = !any_in(&kept, f) && !(undone && !f->n_tensors) && (done || any_in(changed, f));
+    }
+    nb_map_free(&own);
+    nb_map_free(&kept);
+    return ok;
+}
+
+nb_status nb_repair_foresee(nb_check_result *r, nb_error *err)
+{
+    const nb_repair_options none = {.dry_run = true};
+    nb_plan p = {.opt = &none, .check = r};
+    nb_repair_result planned = {0};
+    nb_map changed = {0};
+    nb_error why = {0};
+    bool bare, ok = true;
+    const size_t faults = r->findings.count - nb_findings_of(&r->findings, NB_SEVERITY_NOTE);
+    if (!faults) return NB_OK;
+    nb_status s = (p.dir = strdup(r->dir)) ? NB_OK : nb_fail_nomem(&why, "a path", strlen(r->dir));
+    if (s == NB_OK) s = nb_ckpt_open(p.dir, ignore_problem, &p, &p.ckpt, &why);
+    if (s == NB_OK) s = nb_modules_build(p.ckpt, &p.modules, &why);
+    if (s == NB_OK) s = plan(&p, NULL, NULL, &why);
+    if (s == NB_OK) s = dry(&p, &planned, &why);
+    if (s != NB_OK) goto out;
+    ok = gather(&p.applied, NULL, &changed, &bare);
+    for (size_t i = 0; i < p.n_edits && ok; i++) {
+        const char *name = p.edits[i]->name;
+        ok = !name || nb_map_put(&changed, name, strlen(name), 0, NULL);
+    }
+    for (size_t i = 0; i < nb_rules_count && ok; i++)
+        ok = foresee_rule(&p, &planned.refused, nb_rules[i].code, &changed, &r->findings);
+    if (!ok) s = nb_fail_nomem(&why, "what repair would do", faults);
+out:
+    /* No plan can be made: then nothing can be mended either. */
+    for (size_t i = 0; s != NB_OK && i < r->findings.count; i++) r->findings.items[i].repairable = false;
+    nb_map_free(&changed);
+    nb_repair_result_free(&planned);
+    plan_free(&p);
+    if (s == NB_ERR_NOMEM && err) *err = why;
+    return s == NB_ERR_NOMEM ? s : NB_OK;
 }

@@ -58,6 +58,10 @@ nb_status nb_repair_folder(const char *path, const nb_repair_options *opt, const
                            nb_repair_result *out, nb_error *err);
 void nb_repair_result_free(nb_repair_result *r);
 
+/* Makes the plan of a repair without options and sets each finding's `repairable` to what comes of it. r is of a folder that is
+ * still as it was checked. Fails only when memory runs out. */
+nb_status nb_repair_foresee(nb_check_result *r, nb_error *err);
+
 /* Writes the folder that `from` was repaired from, byte for byte, as the new folder `to`. Each file that the repair
  * changed is compared with the hash in the log. */
 nb_status nb_repair_undo(const char *from, const char *to, const nb_sink *sink, nb_error *err);

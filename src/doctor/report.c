@@ -91,9 +91,10 @@ static void name_line(void *ctx, const char *text, size_t count)
 
 static void field_line(const nb_groups *g, uint32_t first, const char *label, nb_field field, nb_buf *out)
 {
-    bool same;
-    const char *text = nb_group_field(g, first, field, &same);
-    if (text) nb_buf_addf(out, "  %-9s %s%s\n", label, same ? "" : "for example: ", text);
+    nb_buf text = {0};
+    if (nb_group_field(g, first, field, &text)) nb_buf_addf(out, "  %-9s %s\n", label, nb_buf_str(&text));
+    out->bad = out->bad || !nb_buf_ok(&text);
+    nb_buf_free(&text);
 }
 
 static void effect_line(void *ctx, const char *families, const char *text, nb_effect_class cls)
@@ -101,11 +102,13 @@ static void effect_line(void *ctx, const char *families, const char *text, nb_ef
     nb_buf_addf(ctx, "  %-9s %s: %s (%s)\n", "effect", families, text, nb_effect_class_name(cls));
 }
 
-static bool group_text(const nb_groups *g, uint32_t first, nb_buf *out)
+static bool group_text(const nb_groups *g, uint32_t first, const char *dir, nb_buf *out)
 {
     const nb_finding *f = &g->l->items[first];
     lines to = {.out = out};
-    nb_buf_addf(out, "%s %s  %s\n", nb_severity_name(f->severity), f->rule, f->message);
+    nb_buf_addf(out, "%s %s  ", nb_severity_name(f->severity), f->rule);
+    nb_group_field(g, first, NB_FIELD_MESSAGE, out);
+    nb_buf_addc(out, '\n');
     if (!nb_group_names(g, first, name_line, &to)) return false;
     if (to.count > MAX_LINES)
         nb_buf_addf(out, "    … and %zu more lines; --format json names every tensor\n",
@@ -118,6 +121,11 @@ static bool group_text(const nb_groups *g, uint32_t first, nb_buf *out)
     field_line(g, first, "expected", NB_FIELD_EXPECTED, out);
     nb_effects_each(f, effect_line, out);
     field_line(g, first, "remedy", NB_FIELD_REMEDY, out);
+    if (f->severity != NB_SEVERITY_NOTE) {
+        nb_buf_addf(out, "  %-9s ", "repair");
+        nb_group_repair(g, first, dir, out);
+        nb_buf_addc(out, '\n');
+    }
     nb_buf_addc(out, '\n');
     return true;
 }
@@ -126,7 +134,7 @@ void nb_report_text(const nb_check_result *r, nb_buf *out)
 {
     nb_groups g = {0};
     bool ok = nb_groups_make(&r->findings, &g);
-    for (uint32_t i = 0; i < r->findings.count && ok; i++) ok = !g.first[i] || group_text(&g, i, out);
+    for (uint32_t i = 0; i < r->findings.count && ok; i++) ok = !g.first[i] || group_text(&g, i, r->dir, out);
     nb_report_summary(r, out);
     nb_buf_addf(out, "\n%zu rules on names, shapes, configs and values; `nibble check --rules` lists them\n",
                 nb_rules_count);

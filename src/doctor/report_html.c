@@ -42,12 +42,14 @@ static void name_line(void *ctx, const char *text, size_t count)
 
 static void field_line(const nb_groups *g, uint32_t first, const char *label, nb_field field, nb_buf *out)
 {
-    bool same;
-    const char *text = nb_group_field(g, first, field, &same);
-    if (!text) return;
-    nb_buf_addf(out, "<dt>%s</dt><dd>%s", label, same ? "" : "for example: ");
-    nb_html_escape(text, out);
-    nb_buf_adds(out, "</dd>");
+    nb_buf text = {0};
+    if (nb_group_field(g, first, field, &text)) {
+        nb_buf_addf(out, "<dt>%s</dt><dd>", label);
+        nb_html_escape(nb_buf_str(&text), out);
+        nb_buf_adds(out, "</dd>");
+    }
+    out->bad = out->bad || !nb_buf_ok(&text);
+    nb_buf_free(&text);
 }
 
 static void effect_line(void *ctx, const char *families, const char *text, nb_effect_class cls)
@@ -60,19 +62,24 @@ static void effect_line(void *ctx, const char *families, const char *text, nb_ef
     nb_buf_adds(ctx, "</td></tr>");
 }
 
-static bool card(const nb_groups *g, uint32_t first, nb_buf *out)
+static bool card(const nb_groups *g, uint32_t first, const char *dir, nb_buf *out)
 {
     const nb_finding *f = &g->l->items[first];
     const nb_rule *r = nb_rule_find(f->rule);
     names n = {.out = out};
-    bool same;
+    nb_buf text = {0};
     nb_buf_addf(out, "<section class=\"card %s\"><h2><span class=kind title=\"",
                 nb_severity_name(f->severity));
     if (r) nb_html_escape(r->title, out);
     nb_buf_addf(out, "\">%s %s</span> ", nb_severity_name(f->severity), f->rule);
-    nb_html_escape(f->message, out);
+    nb_group_field(g, first, NB_FIELD_MESSAGE, &text);
+    nb_html_escape(nb_buf_str(&text), out);
+    nb_buf_clear(&text);
     nb_buf_adds(out, "</h2><ul>");
-    if (!nb_group_names(g, first, name_line, &n)) return false;
+    if (!nb_group_names(g, first, name_line, &n)) {
+        nb_buf_free(&text);
+        return false;
+    }
     nb_buf_adds(out, n.count > OPEN_LINES ? "</ul></details><dl>" : "</ul><dl>");
     field_line(g, first, "file", NB_FIELD_FILE, out);
     if (f->has_bytes && g->next[first] == UINT32_MAX)
@@ -83,13 +90,20 @@ static bool card(const nb_groups *g, uint32_t first, nb_buf *out)
     nb_buf_adds(out, "</dl><table class=effects>");
     nb_effects_each(f, effect_line, out);
     nb_buf_adds(out, "</table>");
-    const char *remedy = nb_group_field(g, first, NB_FIELD_REMEDY, &same);
-    if (remedy) {
+    if (nb_group_field(g, first, NB_FIELD_REMEDY, &text)) {
         nb_buf_adds(out, "<p class=remedy><b>Remedy</b> ");
-        nb_html_escape(remedy, out);
-        nb_buf_adds(out,
-                    f->repairable ? " (<code>nibble repair</code> does it without new data)</p>" : "</p>");
+        nb_html_escape(nb_buf_str(&text), out);
+        nb_buf_adds(out, "</p>");
     }
+    if (f->severity != NB_SEVERITY_NOTE) {
+        nb_buf_clear(&text);
+        nb_group_repair(g, first, dir, &text);
+        nb_buf_adds(out, "<p class=remedy><b>Repair</b> ");
+        nb_html_escape(nb_buf_str(&text), out);
+        nb_buf_adds(out, "</p>");
+    }
+    out->bad = out->bad || !nb_buf_ok(&text);
+    nb_buf_free(&text);
     nb_buf_adds(out, "</section>\n");
     return true;
 }
@@ -107,7 +121,7 @@ void nb_report_html(const nb_check_result *r, nb_buf *out)
         nb_findings_of(&r->findings, NB_SEVERITY_ERROR) ? " bad" : "");
     nb_html_escape(nb_buf_str(&sum), out);
     nb_buf_adds(out, "</div>\n");
-    for (uint32_t i = 0; i < r->findings.count && ok; i++) ok = !g.first[i] || card(&g, i, out);
+    for (uint32_t i = 0; i < r->findings.count && ok; i++) ok = !g.first[i] || card(&g, i, r->dir, out);
     nb_html_end(out);
     out->bad = out->bad || !ok || sum.bad;
     nb_groups_free(&g);

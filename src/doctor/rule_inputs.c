@@ -21,6 +21,7 @@ typedef struct input {
     const nb_module *m;
     const nb_tensor_info *t;
     double multiplier;
+    bool inverted; /* NB106 says so */
 } input;
 
 static size_t experts_prefix(const char *name)
@@ -164,7 +165,7 @@ static bool is_constant(const input *x, size_t n, size_t least, double clamp)
 static const char constant[] = "linears of all layers have one input scale to the last bit: not measured";
 
 /* x: the class, ascending by multiplier. */
-static void judge_class(const nb_check *c, const input *x, size_t n, bool file_inverted, nb_findings *out)
+static void judge_class(const nb_check *c, input *x, size_t n, bool file_inverted, nb_findings *out)
 {
     const double middle = n % 2 ? x[n / 2].multiplier : (x[n / 2 - 1].multiplier + x[n / 2].multiplier) / 2;
     double low = INFINITY, high = 0; /* of those that are near the median */
@@ -179,6 +180,7 @@ static void judge_class(const nb_check *c, const input *x, size_t n, bool file_i
         const double m = x[i].multiplier;
         if (is_inverted(m, n >= 3 ? middle : 0, file_inverted || (most && m > BEYOND_F16))) {
             report_direction(c, &x[i], out);
+            x[i].inverted = true;
         } else if (m == 1) {
             report_default(c, &x[i], 1,
                            "the input scale is exactly 1: what an exporter writes that measured nothing",
@@ -218,6 +220,8 @@ static nb_status judge_values(const nb_check *c, nb_findings *out, nb_error *err
             judge_class(c, x + i, end - i, above >= 3 && 2 * above > n, out);
     }
     if (flat) goto out;
+    /* A layer's experts are judged as they will be: what a clamp made equal shows only the right way round. */
+    for (size_t i = 0; i < n; i++) x[i].multiplier = x[i].inverted ? 1 / x[i].multiplier : x[i].multiplier;
     if (n) qsort(x, n, sizeof *x, by_layer);
     const bool synced = are_synced(x, n);
     for (size_t i = 0, end; i < n; i = end) {

@@ -3,6 +3,7 @@ pass; --undo gives the broken folder back byte for byte; nothing half-written is
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -332,6 +333,54 @@ def test_data_is_measured_on_the_way(tmp_path):
     (tmp_path / "data.jsonl").write_text(json.dumps({"text": "a few words, and then some more of them"}) + "\n")
     report = repair(src, "-o", out, "--data", tmp_path / "data.jsonl", status=(0, 1))
     assert any(a["rule"] == "NB108" for a in report["applied"]) and not (out / "scales.safetensors").exists()
+
+
+# ---- what check says of repair
+
+@pytest.mark.parametrize("base", ["llama_modelopt", "deepseek_v4_modelopt"])
+@pytest.mark.parametrize("defect", sorted({*MENDED, *REFUSED}))
+def test_repairable_is_what_repair_does(defect, base, tmp_path):
+    """A finding that `check` calls repairable is gone from the mended copy, and one that it does not stays and is refused."""
+    src, out = tmp_path / "src", tmp_path / "out"
+    if not broken(nb.MODELS[base], defect, src):
+        pytest.skip(f"{base} cannot show {defect}")
+    found = [f for f in json.loads(nb.ok("check", src, "--format", "json", "-q", status=(0, 1, 2)).stdout)["findings"]
+             if f["severity"] != "note"]
+    report = repair(src, "-o", out)
+    after = report["check"]["findings"] if report["written"] else found
+    left = {(f["rule"], t) for f in after if f["severity"] != "note" for t in f["tensors"] or [f["file"]]}
+    for f in found:
+        names = {(f["rule"], t) for t in f["tensors"] or [f["file"]]}
+        assert f["repairable"] == (not names & left), (f["rule"], f["tensors"][:2], f["message"], f["repairable"])
+    text = nb.ok("check", src, "-q", status=(0, 1, 2)).stdout
+    assert (f"nibble repair {src} -o OUT" in text) == any(f["repairable"] or f["rule"] in ("NB104", "NB105", "NB108") for f in found)
+
+
+def test_the_wrong_way_round_and_never_measured(tmp_path):
+    """Every expert's down projection has one input scale, and all scales stand the wrong way round: that they were not measured is
+    true of the reciprocals, too. The remedies go together, and the repair says how to measure, not to repair again."""
+    src, out = tmp_path / "src", tmp_path / "out"
+    f = Folder(str(nb.MODELS["deepseek_v4_modelopt"]))
+    for l in f.linears():
+        v = f[l.iglobal].array
+        v[...] = 1 / (np.float32(0.001) if ".experts." in l.module and l.module.endswith("w2") else v)
+    f.save(str(src))
+    found = json.loads(nb.ok("check", src, "--format", "json", "-q", status=(2,)).stdout)["findings"]
+    both = [f for f in found if f["rule"] == "NB108"]
+    assert both and all(f["remedy"].startswith("mend NB106") and not f["repairable"] for f in both)
+    refused = repair(src, "-o", out, status=(1,))["refused"]
+    assert refused and all("once more" not in r["why"] and "calibrate" in r["why"] for r in refused)
+
+
+@pytest.mark.parametrize("base", ["llama_ct", "deepseek_v4_modelopt"])
+def test_one_cause_is_one_paragraph(base, tmp_path):
+    """However many linears show it, with whatever numbers: the text shows the least and the greatest."""
+    for defect in ("inverted_weight_all", "inverted_input_all"):
+        src = tmp_path / defect
+        broken(nb.MODELS[base], defect, src)
+        text = nb.ok("check", src, "-q", status=(2,)).stdout
+        assert text.count("\nerror NB106") + text.startswith("error NB106") <= 2
+        assert re.search(r"remedy +store its reciprocal, [0-9.e-]+\.\.[0-9.e-]+", text), text
 
 
 # ---- targets, disks and deaths
