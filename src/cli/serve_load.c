@@ -9,12 +9,14 @@
 #include "engine/policy.h"
 #include "text/reply.h"
 
-static int unknown_parser(const char *flag, const char *name, const char *const *names)
+static int unknown_parser(const char *flag, const char *name, size_t (*names)(size_t, const char **))
 {
-    char list[512] = "";
-    for (size_t n = 0; *names; names++)
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *names);
-    return nb_cli_usage("serve", "--%s is one of %s, not '%s'", flag, list, name);
+    nb_buf list = {0};
+    const char *each = "";
+    for (size_t i = 0; i < names(i, &each); i++) nb_buf_addf(&list, "%s%s", i ? ", " : "", each);
+    int code = nb_cli_usage("serve", "--%s is one of %s, not '%s'", flag, nb_buf_str(&list), name);
+    nb_buf_free(&list);
+    return code;
 }
 
 /* A JSON object given as an option; NULL text: none. */
@@ -68,9 +70,9 @@ int nb_serve_check(const nb_serve_options *o)
     nb_generation_config scratch = {0};
     nb_error err = {.offset = -1};
     if (o->tool_parser && !nb_reply_has_tools(o->tool_parser))
-        return unknown_parser("tool-call-parser", o->tool_parser, nb_reply_tools_names());
+        return unknown_parser("tool-call-parser", o->tool_parser, nb_reply_tools_name);
     if (o->reasoning_parser && *o->reasoning_parser && !nb_reply_has_reasoning(o->reasoning_parser))
-        return unknown_parser("reasoning-parser", o->reasoning_parser, nb_reply_reasoning_names());
+        return unknown_parser("reasoning-parser", o->reasoning_parser, nb_reply_reasoning_name);
     if (o->slow_rate <= 0) return nb_cli_usage("serve", "--slow-client-rate takes more than 0 bytes a second");
     if (o->auto_tools && !o->tool_parser)
         return nb_cli_usage("serve", "--enable-auto-tool-choice needs --tool-call-parser");

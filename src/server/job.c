@@ -159,8 +159,8 @@ static bool make_replies(nb_job *j, nb_api_error *e)
     nb_error err = {0};
     size_t n = 0;
     if (!j->chat || !(tools || reasoning)) return true;
-    const char *const *marks = nb_reply_marks(reasoning, tools);
-    while (marks[n]) n++;
+    const char *marks[NB_REPLY_MARKS];
+    n = nb_reply_marks(reasoning, tools, marks);
     if (!(j->keep = calloc(n + 1, sizeof *j->keep))) return nb_api_nomem(e);
     for (size_t i = 0; i < n; i++) {
         int64_t id = nb_tokenizer_id(j->a->t, marks[i], strlen(marks[i]));

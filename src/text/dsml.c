@@ -4,16 +4,11 @@
  */
 #include <string.h>
 
-#include "base/json.h"
 #include "text/dsv4.h"
 #include "text/pyjson.h"
 #include "text/toolcall.h"
 
 enum { CALLS, NAME, HEAD, VALUE, BETWEEN };
-
-/* Not strict: what has not ended so many bytes after it began is none. So a text full of beginnings costs no more than its length. */
-#define MOST_HEAD 4096
-#define MOST_BLANK 64
 
 static nb_toolcall bad(const nb_window *w, const char *what, nb_span found, nb_error *err)
 {
@@ -33,11 +28,7 @@ static nb_toolcall no_memory(size_t n, nb_error *err)
 /* The window, not strict up to `most` bytes from `from` on: its end is as certain as that of the text. */
 static nb_window within(const nb_dsml *d, const nb_window *w, size_t from, size_t most)
 {
-    nb_window v = *w;
-    if (d->strict || v.n - from < most) return v;
-    v.n = from + most;
-    v.whole = true;
-    return v;
+    return d->strict ? *w : nb_call_within(w, from, most);
 }
 
 /* Takes what stands before the nearer of two stops and passes the stop. *stop NULL: neither comes, or not soon enough; everything is
@@ -98,16 +89,17 @@ static nb_toolcall tell_inside(nb_dsml *d, nb_span t, const nb_reply_sink *to, n
 
 static nb_toolcall take_calls(nb_dsml *d, nb_window *w, nb_error *err)
 {
+    const char *end = d->end ? d->end : DSV4_END_CALLS;
     nb_span between;
     const char *stop;
-    if (!take_until(d, w, DSV4_INVOKE, DSV4_END_CALLS, MOST_BLANK, &between, &stop)) return NB_TOOLCALL_MORE;
+    if (!take_until(d, w, DSV4_INVOKE, end, NB_CALL_BLANK, &between, &stop)) return NB_TOOLCALL_MORE;
     if (!is_between(d, between))
         return bad(w, "Tool call format error: expected '>\\n' but got", between, err);
     if (!stop) {
         nb_fail(err, NB_ERR_FORMAT, "Missing special token in tool calls");
         return NB_TOOLCALL_BAD;
     }
-    if (strcmp(stop, DSV4_END_CALLS) == 0) return NB_TOOLCALL_DONE;
+    if (strcmp(stop, end) == 0) return NB_TOOLCALL_DONE;
     d->state = NAME;
     return NB_TOOLCALL_MORE;
 }
@@ -124,7 +116,8 @@ static nb_toolcall take_name(nb_dsml *d, nb_window *w, const nb_reply_sink *to, 
 {
     nb_span name;
     const char *stop;
-    if (!take_until(d, w, DSV4_PARAMETER, DSV4_END_INVOKE, MOST_HEAD, &name, &stop)) return NB_TOOLCALL_MORE;
+    if (!take_until(d, w, DSV4_PARAMETER, DSV4_END_INVOKE, NB_CALL_HEAD, &name, &stop))
+        return NB_TOOLCALL_MORE;
     size_t blank = nb_span_blank(name);
     name = (nb_span){name.s + blank, name.n - blank};
     if (!strip(&name, "name=\"", d->strict ? "\">\n" : "\">", d->strict) ||
@@ -182,7 +175,7 @@ static nb_toolcall take_head(nb_dsml *d, nb_window *w, const nb_reply_sink *to, 
     static const char *const end[] = {DSV4_PARAMETER_END};
     nb_span key;
     size_t value;
-    nb_window v = within(d, w, d->part, MOST_HEAD);
+    nb_window v = within(d, w, d->part, NB_CALL_HEAD);
     int found = nb_window_find(&v, end, 1);
     w->scan = v.scan;
     if (!find_head(d, w, w->scan, &key, &value)) {
@@ -194,20 +187,10 @@ static nb_toolcall take_head(nb_dsml *d, nb_window *w, const nb_reply_sink *to, 
     return tell_key(d, w, key, to, err);
 }
 
-/* 1: JSON; 0: not; -1: no memory to tell. */
-static int is_json(nb_span t)
-{
-    nb_json j;
-    nb_json_init(&j, t.s, t.n);
-    int is = nb_json_skip(&j) && nb_json_next(&j) == NB_J_EOF ? 1 : nb_json_nomem(&j) ? -1 : 0;
-    nb_json_free(&j);
-    return is;
-}
-
 /* The whole value of a parameter with string="false". */
 static nb_toolcall tell_value(nb_dsml *d, nb_span t, const nb_reply_sink *to, nb_error *err)
 {
-    int json = d->strict ? 1 : is_json(t);
+    int json = d->strict ? 1 : nb_call_is_json(t);
     if (json < 0) return no_memory(t.n, err);
     nb_buf_clear(&d->c.out);
     if (!json) nb_pyjson_add_string(&d->c.out, t.s, t.n);
@@ -245,7 +228,7 @@ static nb_toolcall take_between(nb_dsml *d, nb_window *w, const nb_reply_sink *t
 {
     nb_span between;
     const char *stop;
-    if (!take_until(d, w, DSV4_PARAMETER, DSV4_END_INVOKE, MOST_BLANK, &between, &stop))
+    if (!take_until(d, w, DSV4_PARAMETER, DSV4_END_INVOKE, NB_CALL_BLANK, &between, &stop))
         return NB_TOOLCALL_MORE;
     if (!is_between(d, between) || (!d->strict && !stop))
         return bad(w, "Parameter format error: expected '>\\n' but got", between, err);

@@ -26,18 +26,18 @@ typedef struct nb_reply nb_reply;
 /* True when there is a parser of that name. Names are vLLM's (--reasoning-parser, --tool-call-parser). */
 bool nb_reply_has_reasoning(const char *name);
 bool nb_reply_has_tools(const char *name);
-/* NULL-terminated lists of the names, for help and errors. Static storage. */
-const char *const *nb_reply_reasoning_names(void);
-const char *const *nb_reply_tools_names(void);
+/* *name becomes the i-th name, in order, for help and errors; static storage. Both return how many there are. */
+size_t nb_reply_reasoning_name(size_t i, const char **name);
+size_t nb_reply_tools_name(size_t i, const char **name);
 /* True when the answer to this prompt (n bytes of text) begins inside reasoning: its last mark opens it, or it has none and the form begins
  * so unasked (vLLM: deepseek_r1, qwen3 and most others; not deepseek_v3). name NULL: false. */
 bool nb_reply_begins_thinking(const char *name, const char *prompt, size_t n);
-/* The special tokens whose text a parser must see (nb_request_spec.keep): NULL-terminated. name may be NULL: none. */
-const char *const *nb_reply_marks(const char *reasoning, const char *tools);
+/* The special tokens whose text a parser must see (nb_request_spec.keep). Names may be NULL: none. Returns how many there are. */
+#define NB_REPLY_MARKS 16
+size_t nb_reply_marks(const char *reasoning, const char *tools, const char *marks[NB_REPLY_MARKS]);
 
 /* reasoning, tools: parser names or NULL; NB_ERR_ARGUMENT lists those there are. thinking: the answer begins inside the reasoning
- * (nb_reply_begins_thinking). schemas: the request's tools (may be NULL), for parsers whose argument types come from them; borrowed.
- * None of today's does. */
+ * (nb_reply_begins_thinking). schemas: the request's tools (may be NULL), for parsers whose argument types come from them; borrowed. */
 nb_status nb_reply_new(const char *reasoning, const char *tools, bool thinking, const json_t *schemas,
                        nb_reply **out, nb_error *err);
 void nb_reply_free(nb_reply *r);

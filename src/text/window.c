@@ -52,3 +52,11 @@ bool nb_span_is_blank(nb_span t)
 {
     return nb_span_blank(t) == t.n;
 }
+
+nb_span nb_span_trim(nb_span t)
+{
+    size_t blank = nb_span_blank(t);
+    t = (nb_span){t.s + blank, t.n - blank};
+    while (t.n && nb_span_is_blank((nb_span){t.s + t.n - 1, 1})) t.n--;
+    return t;
+}

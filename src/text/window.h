@@ -39,6 +39,8 @@ bool nb_span_starts(nb_span t, const char *what);
 bool nb_span_is(nb_span t, const char *what);
 /* Space, tab, newline, carriage return, form feed, vertical tab alone, or nothing. */
 bool nb_span_is_blank(nb_span t);
+/* t without white space at either end. */
+nb_span nb_span_trim(nb_span t);
 /* The length of the white space that t begins with. */
 size_t nb_span_blank(nb_span t);
 

@@ -1,5 +1,5 @@
 /*
- * Replies taken apart. The first byte chooses the parsers, the second where the text is cut; the rest is the text. Whole or in pieces, what
+ * Replies taken apart. The first two bytes choose the parsers, the third where the text is cut; the rest is the text. Whole or in pieces, what
  * is told must be the same.
  */
 #include <stdlib.h>
@@ -55,17 +55,21 @@ static void on_arguments(void *ctx, size_t index, const char *s, size_t n)
 }
 
 /* cut 0: in one piece; else pieces of pseudo-random length that begin with it. */
-static void take_apart(uint8_t choice, uint8_t cut, const char *text, size_t n, told *t)
+static void take_apart(const uint8_t *choice, uint8_t cut, const char *text, size_t n, told *t)
 {
-    const char *const *reasoning = nb_reply_reasoning_names(), *const *tools = nb_reply_tools_names();
-    size_t n_reasoning = 0, n_tools = 0;
-    while (reasoning[n_reasoning]) n_reasoning++;
-    while (tools[n_tools]) n_tools++;
-    size_t r = (choice >> 1) % (n_reasoning + 1), k = (choice >> 5) % (n_tools + 1);
+    const char *reasoning = NULL, *tools = NULL;
+    nb_reply_tools_name((choice[0] >> 1) % (nb_reply_tools_name(SIZE_MAX, &tools) + 1), &tools);
+    nb_reply_reasoning_name((choice[1] >> 1) % (nb_reply_reasoning_name(SIZE_MAX, &reasoning) + 1),
+                            &reasoning);
+    json_t *schemas = choice[1] & 1
+                          ? json_loads("[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":"
+                                       "{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}}}}}]",
+                                       0, NULL)
+                          : NULL;
     nb_reply *reply = NULL;
     nb_reply_sink to = {on_content, on_reasoning, on_call, on_arguments, t};
     uint32_t state = cut;
-    require(nb_reply_new(reasoning[r], tools[k], choice & 1, NULL, &reply, NULL) == NB_OK);
+    require(nb_reply_new(reasoning, tools, choice[0] & 1, schemas, &reply, NULL) == NB_OK);
     for (size_t at = 0, m; at < n; at += m) {
         state = state * 1664525u + 1013904223u;
         m = cut ? 1 + (state >> 20) % cut : n;
@@ -78,16 +82,17 @@ static void take_apart(uint8_t choice, uint8_t cut, const char *text, size_t n, 
     }
     require(nb_reply_end(reply, &to, NULL) == NB_OK);
     nb_reply_free(reply);
+    json_decref(schemas);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     told whole = {0}, pieces = {0}, bytes = {0};
-    if (size < 2) return 0;
-    const char *text = (const char *)data + 2;
-    take_apart(data[0], 0, text, size - 2, &whole);
-    take_apart(data[0], data[1], text, size - 2, &pieces);
-    take_apart(data[0], 1, text, size - 2, &bytes);
+    if (size < 3) return 0;
+    const char *text = (const char *)data + 3;
+    take_apart(data, 0, text, size - 3, &whole);
+    take_apart(data, data[2], text, size - 3, &pieces);
+    take_apart(data, 1, text, size - 3, &bytes);
     require(whole.line.len == pieces.line.len && whole.line.len == bytes.line.len);
     if (whole.line.len) {
         require(memcmp(whole.line.data, pieces.line.data, whole.line.len) == 0);
