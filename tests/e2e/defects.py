@@ -33,7 +33,7 @@ ELSEWHERE = ("trace",)
 
 def data_args(base):
     """For findings that measured activations alone can prove: the base's own texts, or the built-in ones; none where it cannot be run."""
-    if not base.name.startswith(nb.ARCHITECTURES) and base.parent.name == "models":
+    if not nb.runs(base):
         return None
     return ["--data", base / "calibration.jsonl"] if (base / "calibration.jsonl").exists() else ["--warmup"]
 
@@ -112,7 +112,7 @@ def judge(base, out, defect, seed=0):
     expected = broken(base, out, defect, seed)
     if expected is None:
         return None
-    if not base.name.startswith(nb.ARCHITECTURES) and base.parent.name == "models":
+    if not nb.runs(base):
         expected["findings"] = [f for f in expected["findings"] if f["rule"] not in TABLE]
     args = list(expected["args"])
     if any(f["by"] == "data" for f in expected["findings"]):
