@@ -76,6 +76,22 @@ typedef enum nb_part {
     NB_PART_SHARED_UP,
     NB_PART_SHARED_DOWN,
     NB_PART_SHARED_SWITCH, /* [1, hidden]: sigmoid of its output weighs the shared expert */
+    NB_PART_LATENT_IN,     /* the experts alone work on a projection of the row … */
+    NB_PART_LATENT_OUT,    /* … and their sum is projected back */
+    /* recurrent mixer (models/recurrent.h) */
+    NB_PART_MIX_IN,  /* Qwen3-Next: q, k, v, z of each key head in turn; Mamba-2: z, x, B, C, dt */
+    NB_PART_MIX_BA,  /* Qwen3-Next: write strengths and decays of each key head in turn */
+    NB_PART_MIX_QKV, /* later Qwens: these, and the next three */
+    NB_PART_MIX_Z,
+    NB_PART_MIX_BETA,
+    NB_PART_MIX_DECAY,
+    NB_PART_CONV, /* [channels, 1, taps] */
+    NB_PART_CONV_BIAS,
+    NB_PART_A_LOG, /* [heads], as the next two */
+    NB_PART_DT_BIAS,
+    NB_PART_SKIP,
+    NB_PART_MIX_NORM,
+    NB_PART_MIX_OUT,
     NB_PART_COUNT
 } nb_part;
 
@@ -124,10 +140,12 @@ extern const nb_arch nb_arch_llama;
 extern const nb_arch nb_arch_minimax_m2;
 extern const nb_arch nb_arch_mistral;
 extern const nb_arch nb_arch_mixtral;
+extern const nb_arch nb_arch_nemotron_h;
 extern const nb_arch nb_arch_phi3;
 extern const nb_arch nb_arch_qwen2;
 extern const nb_arch nb_arch_qwen3;
 extern const nb_arch nb_arch_qwen3_moe;
+extern const nb_arch nb_arch_qwen3_next;
 extern const nb_arch *const nb_archs[]; /* NULL-terminated */
 
 struct nb_config {
@@ -153,7 +171,8 @@ nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_
 /* The same for a number (symbol() is not asked). Infinity and NaN count in every spelling: bare, or {"__float__": …}. */
 nb_status nb_config_num(const nb_config *cfg, const char *key, double min, double max, double *out,
                         nb_error *err);
-/* The JSON value at a dotted path ("rope_parameters.compress.factor") in text_config, else root; NULL: absent or null. */
+/* The JSON value at a dotted path ("rope_parameters.compress.factor", "time_step_limit.1") in text_config, else root; NULL: absent
+ * or null. */
 const json_t *nb_config_get(const nb_config *cfg, const char *path);
 /* Evaluates a shape expression; dims has room for 4. Returns the rank, or 0 with *err set (a key is absent; an inexact
  * quotient or an overflow is NB_ERR_FORMAT). */

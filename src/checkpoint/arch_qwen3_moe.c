@@ -5,19 +5,9 @@
 
 static const char *const model_types[] = {"qwen3_moe", NULL};
 
-/* mlp_only_layers are dense; of the others every decoder_sparse_step-th has experts, counted from 1. */
-static bool sparse(const nb_config *cfg, int layer)
-{
-    const json_t *only = nb_config_get(cfg, "mlp_only_layers"),
-                 *step = nb_config_get(cfg, "decoder_sparse_step");
-    for (size_t i = 0; i < json_array_size(only); i++)
-        if (json_integer_value(json_array_get(only, i)) == layer) return false;
-    return json_integer_value(step) <= 1 || (layer + 1) % json_integer_value(step) == 0;
-}
-
 static bool dense(const nb_config *cfg, int layer)
 {
-    return !sparse(cfg, layer);
+    return !nb_arch_sparse(cfg, layer);
 }
 
 /* transformers 5 saves num_experts as num_local_experts. */
@@ -36,8 +26,8 @@ static const nb_arch_tensor tensors[] = {
     NB_ROWS_QKVO,
     NB_ROWS_QK_NORM("head_dim", "head_dim", NULL),
     NB_ROWS_MLP(dense),
-    NB_ROW_ROUTER("mlp.", "num_experts", sparse),
-    NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", sparse),
+    NB_ROW_ROUTER("mlp.", "num_experts", nb_arch_sparse),
+    NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", nb_arch_sparse),
     NB_ROWS_HEAD};
 
 static nb_status validate(const nb_config *cfg, nb_error *err)

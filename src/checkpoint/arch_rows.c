@@ -28,6 +28,15 @@ bool nb_arch_dense_first(const nb_config *cfg, int layer)
     return !nb_arch_after_dense(cfg, layer);
 }
 
+bool nb_arch_sparse(const nb_config *cfg, int layer)
+{
+    const json_t *only = nb_config_get(cfg, "mlp_only_layers"),
+                 *step = nb_config_get(cfg, "decoder_sparse_step");
+    for (size_t i = 0; i < json_array_size(only); i++)
+        if (json_integer_value(json_array_get(only, i)) == layer) return false;
+    return json_integer_value(step) <= 1 || (layer + 1) % json_integer_value(step) == 0;
+}
+
 bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
 {
     int64_t heads, hidden;

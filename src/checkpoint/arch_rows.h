@@ -31,12 +31,13 @@
         "embed_tokens", "vocab_size,hidden_size", NB_ROLE_EMBED, NB_SPLIT_NONE, NULL, NULL, NULL,            \
             NB_PART_EMBED                                                                                    \
     }
-#define NB_ROWS_HEAD                                                                                         \
-    NB_ROW_VECTOR(NB_PART_NORM, "norm.weight", "hidden_size", NB_ROLE_NORM, NULL),                           \
+#define NB_ROW_HEAD                                                                                          \
     {                                                                                                        \
         "lm_head", "vocab_size,hidden_size", NB_ROLE_HEAD, NB_SPLIT_COLUMN, NULL, NULL, nb_arch_untied,      \
             NB_PART_HEAD                                                                                     \
     }
+#define NB_ROWS_HEAD                                                                                         \
+    NB_ROW_VECTOR(NB_PART_NORM, "norm.weight", "hidden_size", NB_ROLE_NORM, NULL), NB_ROW_HEAD
 
 /* The two norms of a pre-norm layer. */
 #define NB_ROWS_NORMS                                                                                        \
@@ -105,6 +106,9 @@ bool nb_arch_attention_bias(const nb_config *cfg, int layer);
 /* Of layers from first_k_dense_replace on, which have experts, and of those before. */
 bool nb_arch_after_dense(const nb_config *cfg, int layer);
 bool nb_arch_dense_first(const nb_config *cfg, int layer);
+
+/* Of layers with experts: not among mlp_only_layers, and a decoder_sparse_step-th, counted from 1. */
+bool nb_arch_sparse(const nb_config *cfg, int layer);
 
 /* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads) and num_key_value_heads (then
  * num_attention_heads), as transformers derives them. */

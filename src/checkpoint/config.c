@@ -98,7 +98,8 @@ static const json_t *at_path(const json_t *v, const char *path)
         if (n >= sizeof key) return NULL;
         memcpy(key, path, n);
         key[n] = '\0';
-        v = json_object_get(v, key);
+        v = json_is_array(v) && key[0] >= '0' && key[0] <= '9' ? json_array_get(v, strtoul(key, NULL, 10))
+                                                               : json_object_get(v, key);
         if (!v || json_is_null(v)) return NULL;
         if (!path[n]) return v;
         path += n + 1;

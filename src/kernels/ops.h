@@ -339,6 +339,8 @@ struct nb_ops {
                 nb_tensor *y);
     /* Columns [from, from + n) of each group of d columns side by side: in [rows, groups * d] -> y [rows, groups * n]. */
     void (*columns)(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
+    /* y [rows, sum of columns] = n tensors [rows, …] side by side. */
+    void (*join)(nb_exec *x, const nb_tensor *const *in, size_t n, size_t rows, nb_tensor *y);
     void (*add)(nb_exec *x, const nb_tensor *a, const nb_tensor *b, nb_tensor *y); /* y = a + b, T rows */
     /* y = in * w * factor. w [1, cols], [1, 1] for all columns, or NULL: 1. y may be in. */
     void (*scale)(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, float factor,

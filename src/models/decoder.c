@@ -16,10 +16,11 @@ nb_status nb_decoder_open(nb_model *m, size_t size, nb_error *err)
                                      {"num_attention_heads", &a->heads},
                                      {"num_key_value_heads", &a->kv_heads},
                                      {"head_dim", &a->d}};
+    const char *eps = nb_config_get(&m->cfg, "layer_norm_epsilon") ? "layer_norm_epsilon" : "rms_norm_eps";
     nb_status st;
     if ((st = nb_only_word(m, "hidden_act", "silu", err)) ||
         (st = nb_read_sizes(m, sizes, sizeof sizes / sizeof *sizes, err)) ||
-        (st = nb_read_number(m, "rms_norm_eps", 0, 1, &s->eps, err)))
+        (st = nb_read_number(m, eps, 0, 1, &s->eps, err)))
         return st;
     a->D = s->ffn.D = m->hidden_cols = s->D;
     a->eps = s->eps;

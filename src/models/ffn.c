@@ -73,7 +73,8 @@ nb_status nb_ffn_prepare(nb_model *m, nb_ffn *f, nb_error *err)
              {&f->weight, T, f->slots},
              {&f->egate, Te, f->expert_I},
              {&f->eup, Te, f->expert_I},
-             {&f->parts, Te, f->D}};
+             {&f->parts, Te, f->latent ? f->latent : f->D},
+             {&f->latents, T, f->latent}};
     nb_status s = f->slots ? nb_model_tensor(m, true, T, f->slots, &f->ids, err) : NB_OK;
     for (size_t i = 0; s == NB_OK && i < sizeof t / sizeof *t; i++)
         if (t[i].rows && t[i].cols) s = nb_model_tensor(m, false, t[i].rows, t[i].cols, t[i].to, err);
@@ -165,8 +166,10 @@ void nb_moe_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor 
 {
     nb_exec *x = m->x;
     const nb_slot *down = nb_at(m, w, NB_PART_SHARED_DOWN), *on = nb_at(m, w, NB_PART_SHARED_SWITCH);
+    const nb_slot *in = nb_at(m, w, NB_PART_LATENT_IN);
     route(m, f, w, routed);
-    experts(m, f, w, h);
+    if (in->lin) nb_lin(m, in, h, f->latents);
+    experts(m, f, w, in->lin ? f->latents : h);
     if (down->lin)
         gated_mlp(m, f, nb_at(m, w, NB_PART_SHARED_GATE), nb_at(m, w, NB_PART_SHARED_UP), down, f->sgate,
                   f->sup, h, f->shared);
@@ -174,7 +177,11 @@ void nb_moe_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor 
         nb_lin(m, on, h, f->on);
         x->ops->glu(x, NB_ACT_SIGMOID, f->on, f->shared, x->rows.n, 0, f->shared);
     }
-    x->ops->combine(x, f->parts, f->weight, f->slots, down->lin ? f->shared : NULL, out);
+    const nb_tensor *shared = down->lin ? f->shared : NULL;
+    x->ops->combine(x, f->parts, f->weight, f->slots, in->lin ? NULL : shared, in->lin ? f->latents : out);
+    if (!in->lin) return;
+    nb_lin(m, nb_at(m, w, NB_PART_LATENT_OUT), f->latents, out);
+    if (shared) x->ops->add(x, out, shared, out);
 }
 
 void nb_ffn_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h, nb_tensor *out)

@@ -14,7 +14,9 @@ typedef struct nb_ffn {
 
     size_t experts, slots;     /* how many, how many of them compute a row; 0: no layer has experts */
     size_t expert_I, shared_I; /* widths; shared_I 0: no shared expert */
-    nb_score score;            /* the router, as in nb_route_call */
+    size_t
+        latent; /* experts read and write this many columns, a projection of the row's; 0: the row itself */
+    nb_score score; /* the router, as in nb_route_call */
     size_t groups, top_groups;
     bool group_max, keep;
     float scaling;
@@ -28,7 +30,8 @@ typedef struct nb_ffn {
     nb_tensor *router;       /* [T, experts] */
     nb_tensor *ids, *weight; /* [T, slots] */
     nb_tensor *egate, *eup;  /* [T slots, expert_I] */
-    nb_tensor *parts;        /* [T slots, D] */
+    nb_tensor *parts;        /* [T slots, D or latent] */
+    nb_tensor *latents;      /* [T, latent] */
 } nb_ffn;
 
 /* Reads intermediate_size, if the table gives any layer a dense MLP. */

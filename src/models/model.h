@@ -108,10 +108,12 @@ extern const nb_forward nb_forward_llama;
 extern const nb_forward nb_forward_minimax_m2;
 extern const nb_forward nb_forward_mistral;
 extern const nb_forward nb_forward_mixtral;
+extern const nb_forward nb_forward_nemotron_h;
 extern const nb_forward nb_forward_phi3;
 extern const nb_forward nb_forward_qwen2;
 extern const nb_forward nb_forward_qwen3;
 extern const nb_forward nb_forward_qwen3_moe;
+extern const nb_forward nb_forward_qwen3_next;
 
 /* Rotary frequencies (rope.c). params: the JSON object with rope_type/type, factor …, or NULL for plain ones. Types: default,
  * linear, llama3, yarn; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:

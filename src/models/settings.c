@@ -22,13 +22,18 @@ nb_status nb_read_sizes(const nb_model *m, const nb_size_setting *list, size_t n
     return NB_OK;
 }
 
-bool nb_has_part(const nb_model *m, nb_part p)
+bool nb_layer_has_part(const nb_model *m, nb_part p, int l)
 {
     if (m->part[p] < 0) return false;
     const nb_arch_tensor *row = &m->cfg.arch->tensors[m->part[p]];
-    for (int l = 0; row->when && l < m->cfg.n_layers; l++)
-        if (row->when(&m->cfg, l)) return true;
-    return !row->when;
+    return !row->when || row->when(&m->cfg, l);
+}
+
+bool nb_has_part(const nb_model *m, nb_part p)
+{
+    for (int l = 0; l < m->cfg.n_layers; l++)
+        if (nb_layer_has_part(m, p, l)) return true;
+    return false;
 }
 
 nb_status nb_read_bool(const nb_model *m, const char *key, bool *to, nb_error *err)

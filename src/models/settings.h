@@ -16,6 +16,8 @@ typedef struct nb_size_setting {
 nb_status nb_read_sizes(const nb_model *m, const nb_size_setting *list, size_t n, nb_error *err);
 /* True when the table has a row of this part and some layer has that row. */
 bool nb_has_part(const nb_model *m, nb_part p);
+/* Layer l. */
+bool nb_layer_has_part(const nb_model *m, nb_part p, int l);
 /* A number in [min, max]. */
 nb_status nb_read_number(const nb_model *m, const char *key, double min, double max, float *to,
                          nb_error *err);

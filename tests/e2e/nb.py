@@ -24,9 +24,13 @@ ARCHITECTURES = {
     "minimax_m2",
     "mistral",
     "mixtral",
+    "nemotron_h",
     "qwen2",
     "qwen3",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
     "qwen3_moe",
+    "qwen3_next",
 }
 
 

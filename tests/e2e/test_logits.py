@@ -29,7 +29,7 @@ def evaluate(model, tmp, ids, arith, *flags):
     (tmp / "ids.json").write_text(json.dumps(ids))
     nb.ok("eval", model, "--ids", tmp / "ids.json", "--logits", tmp / "logits.st", "--hidden", tmp / "hidden.st", "--arith", arith, *flags)
     logits, hidden = st.load(tmp / "logits.st"), st.load(tmp / "hidden.st")
-    vocab = json.loads((model / "config.json").read_text())["vocab_size"]
+    vocab = nb.text_config(model)["vocab_size"]
     for i, row in enumerate(ids):
         assert logits[f"logits.{i}"].shape == (len(row), vocab)
     return logits, hidden

@@ -349,6 +349,7 @@ static const nb_ops cpu_ops = {
     .attend = nb_cpu_attend,
     .glu = nb_cpu_glu,
     .columns = nb_cpu_columns,
+    .join = nb_cpu_join,
     .add = add,
     .add_periodic = add_periodic,
     .scale = nb_cpu_scale,

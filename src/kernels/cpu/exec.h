@@ -72,6 +72,7 @@ void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor
 void nb_cpu_attend(nb_exec *x, const nb_attend_call *c);
 void nb_cpu_glu(nb_exec *x, nb_act act, const nb_tensor *gate, const nb_tensor *up, size_t rows, float limit,
                 nb_tensor *y);
+void nb_cpu_join(nb_exec *x, const nb_tensor *const *in, size_t n, size_t rows, nb_tensor *y);
 void nb_cpu_columns(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size_t from, nb_tensor *y);
 void nb_cpu_scale(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, float factor,
                   nb_tensor *y);

@@ -1,4 +1,4 @@
-/* Gated units on the CPU, and the columns that they and fused projections are cut into. */
+/* Gated units on the CPU, and the columns that they and fused projections are cut into and put together from. */
 #include <math.h>
 #include <string.h>
 
@@ -77,4 +77,31 @@ void nb_cpu_columns(nb_exec *x, const nb_tensor *in, size_t rows, size_t d, size
     columns_job j = {in, d, from, y};
     nb_cpu_rows(x, rows, y->cols, columns_rows, &j);
     nb_cpu_tell(x, "columns", y, rows);
+}
+
+typedef struct join_job {
+    const nb_tensor *const *in;
+    size_t n;
+    nb_tensor *y;
+} join_job;
+
+static void join_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const join_job *j = ctx;
+    for (size_t t = begin; t < end; t++) {
+        float *y = j->y->f + t * j->y->cols;
+        for (size_t i = 0; i < j->n; i++) {
+            size_t cols = j->in[i]->cols;
+            memcpy(y, j->in[i]->f + t * cols, cols * sizeof *y);
+            y += cols;
+        }
+    }
+}
+
+void nb_cpu_join(nb_exec *x, const nb_tensor *const *in, size_t n, size_t rows, nb_tensor *y)
+{
+    if (x->err.status) return;
+    join_job j = {in, n, y};
+    nb_cpu_rows(x, rows, y->cols, join_rows, &j);
+    nb_cpu_tell(x, "join", y, rows);
 }
