@@ -33,12 +33,14 @@ static const nb_effect absent[NB_FAMILY_COUNT] = {
     {NB_EFFECT_REFUSED, "no GGUF can be made of it"},
 };
 
-/* "llama" of "LlamaForCausalLM", without case and underscores. */
+/* "llama" of "LlamaForCausalLM", without case and underscores; the "_text" of a text model alone is not in its class. */
 static bool same_family(const char *type, const char *class)
 {
-    while (*type && *class) {
+    while (*type && *class && strcmp(type, "_text") != 0) {
         if (*type == '_' || *type == '-') {
             type++;
+        } else if (*class == '_') {
+            class ++;
         } else if (tolower((unsigned char)*type) == tolower((unsigned char)*class)) {
             type++;
             class ++;
@@ -46,7 +48,7 @@ static bool same_family(const char *type, const char *class)
             return false;
         }
     }
-    return !*type;
+    return !*type || strcmp(type, "_text") == 0;
 }
 
 /* vLLM builds the class that architectures names, transformers that of model_type. */
@@ -54,16 +56,18 @@ static void judge_class(const nb_check *c, nb_findings *out)
 {
     const json_t *list = json_object_get(c->config.root, "architectures");
     const char *class = json_string_value(json_array_get(list, 0));
-    if (!c->table || (class && same_family(c->config.model_type, class))) return;
+    const char *type =
+        json_string_value(json_object_get(c->config.root, "model_type")); /* of a wrapper: its own */
+    if (!type) type = c->config.model_type;
+    if (!c->table || (class && same_family(type, class))) return;
     if (list && !class && !json_is_null(list) && !json_is_array(list)) return;
     const bool none = !class;
     size_t i = nb_findings_add(out, "NB200", none ? NB_SEVERITY_NOTE : NB_SEVERITY_WARNING, "%s",
                                none ? "config.json has no architectures: vLLM and SGLang need it"
                                     : "model_type and architectures name different models");
     nb_findings_file(out, i, "config.json");
-    nb_findings_measured(out, i, "model_type %.100s, architectures %.100s", c->config.model_type,
-                         none ? "none" : class);
-    nb_findings_expected(out, i, "the class of %.100s", c->config.model_type);
+    nb_findings_measured(out, i, "model_type %.100s, architectures %.100s", type, none ? "none" : class);
+    nb_findings_expected(out, i, "the class of %.100s", type);
     nb_findings_remedy(out, i, false, "take both keys from the original model's config.json");
     if (!none) nb_findings_effects(out, i, guessed_class);
 }
