@@ -31,8 +31,11 @@ typedef enum nb_part {
     NB_PART_EMBED,
     NB_PART_NORM, /* the last one, before the head */
     NB_PART_HEAD,
-    NB_PART_ATTN_NORM, /* before attention, or before the one mixer of a layer */
-    NB_PART_FFN_NORM,  /* before the feed-forward block */
+    NB_PART_ATTN_NORM,      /* before attention, or before the one mixer of a layer */
+    NB_PART_FFN_NORM,       /* before the feed-forward block */
+    NB_PART_ATTN_POST_NORM, /* of what attention, the feed-forward block put out */
+    NB_PART_FFN_POST_NORM,
+    NB_PART_LAYER_SCALAR, /* [1] factor of a layer's output */
     /* attention: linears, their biases (float vectors), norms */
     NB_PART_Q,
     NB_PART_K,
@@ -66,6 +69,7 @@ typedef enum nb_part {
     /* mixture of experts */
     NB_PART_ROUTER,
     NB_PART_ROUTER_BIAS,   /* [experts] added to the logits */
+    NB_PART_ROUTER_SCALE,  /* [hidden] factors of the router's input */
     NB_PART_CHOICE_BIAS,   /* [experts] added to the scores for the choice alone */
     NB_PART_EXPERT_SCALE,  /* [experts] factors of the weights */
     NB_PART_TOKEN_EXPERTS, /* [vocabulary, slots] experts by token id */
@@ -76,6 +80,7 @@ typedef enum nb_part {
     NB_PART_SHARED_UP,
     NB_PART_SHARED_DOWN,
     NB_PART_SHARED_SWITCH, /* [1, hidden]: sigmoid of its output weighs the shared expert */
+<<<<<<< HEAD
     NB_PART_LATENT_IN,     /* the experts alone work on a projection of the row … */
     NB_PART_LATENT_OUT,    /* … and their sum is projected back */
     /* recurrent mixer (models/recurrent.h) */
@@ -92,6 +97,18 @@ typedef enum nb_part {
     NB_PART_SKIP,
     NB_PART_MIX_NORM,
     NB_PART_MIX_OUT,
+=======
+    NB_PART_MLP_POST_NORM, /* where an MLP stands beside the experts: of its output, of their input and output */
+    NB_PART_MOE_NORM,
+    NB_PART_MOE_POST_NORM,
+    /* embeddings for each layer: table, projection and norm for all layers at once; gate, projection and norm within one */
+    NB_PART_INPUTS_EMBED,
+    NB_PART_INPUTS_PROJ,
+    NB_PART_INPUTS_NORM,
+    NB_PART_INPUT_GATE,
+    NB_PART_INPUT_PROJ,
+    NB_PART_INPUT_NORM,
+>>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
     NB_PART_COUNT
 } nb_part;
 
@@ -135,6 +152,8 @@ typedef struct nb_arch {
 
 extern const nb_arch nb_arch_deepseek_v3;
 extern const nb_arch nb_arch_deepseek_v4;
+extern const nb_arch nb_arch_gemma3;
+extern const nb_arch nb_arch_gemma4;
 extern const nb_arch nb_arch_glm4_moe;
 extern const nb_arch nb_arch_llama;
 extern const nb_arch nb_arch_minimax_m2;

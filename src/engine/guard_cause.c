@@ -128,9 +128,7 @@ static bool blame_param(const nb_model *m, const nb_tensor *t, int layer, blame 
 
 static void blame_embedding(const nb_model *m, uint32_t token, blame *out)
 {
-    const nb_arch *a = m->cfg.arch;
-    for (size_t i = 0; i < a->n_tensors; i++)
-        if (a->tensors[i].role == NB_ROLE_EMBED && m->global[i].lin) out->tensor = m->global[i].src->weight;
+    out->tensor = nb_at(m, m->global, NB_PART_EMBED)->src->weight;
     snprintf(out->why, sizeof out->why, "the embedding of token %u holds a value that is not finite", token);
 }
 

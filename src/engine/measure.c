@@ -34,11 +34,7 @@ static size_t measured(const nb_model *m, size_t layer, size_t i)
     const nb_arch *a = m->cfg.arch;
     nb_role role = a->tensors[i].role;
     bool head = role == NB_ROLE_LINEAR || role == NB_ROLE_HEAD;
-    if (role == NB_ROLE_EMBED) {
-        head = true;
-        for (size_t k = 0; k < a->n_tensors; k++)
-            if (a->tensors[k].role == NB_ROLE_HEAD && m->global[k].lin) head = false;
-    }
+    if (role == NB_ROLE_EMBED) head = slot_of(m, layer, i)->lin == nb_head_of(m);
     return head ? slot_of(m, layer, i)->n_lin : 0;
 }
 

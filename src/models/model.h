@@ -103,6 +103,8 @@ nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_te
 const nb_forward *nb_forward_find(const nb_arch *names);
 extern const nb_forward nb_forward_deepseek_v3;
 extern const nb_forward nb_forward_deepseek_v4;
+extern const nb_forward nb_forward_gemma3;
+extern const nb_forward nb_forward_gemma4;
 extern const nb_forward nb_forward_glm4_moe;
 extern const nb_forward nb_forward_llama;
 extern const nb_forward nb_forward_minimax_m2;
@@ -116,7 +118,7 @@ extern const nb_forward nb_forward_qwen3_moe;
 extern const nb_forward nb_forward_qwen3_next;
 
 /* Rotary frequencies (rope.c). params: the JSON object with rope_type/type, factor …, or NULL for plain ones. Types: default,
- * linear, llama3, yarn; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:
+ * linear, llama3, yarn, proportional; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:
  * transformers modeling_rope_utils.py. nb_rope_free releases. */
 nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
                        nb_rope *out, nb_error *err);

@@ -82,6 +82,18 @@ static nb_status yarn(const json_t *p, double theta, double force_factor, nb_rop
     return NB_OK;
 }
 
+/* Gemma 4: the first pairs of the whole head rotate, a share of them, at the frequencies that they have in it; others stand still. */
+static nb_status proportional(const json_t *p, nb_rope *r, nb_error *err)
+{
+    double factor = 1, share = 1;
+    nb_status s;
+    if ((s = optional(p, "factor", &factor, err)) || (s = optional(p, "partial_rotary_factor", &share, err)))
+        return s;
+    for (size_t i = 0; i < r->pairs; i++)
+        r->inv_freq[i] = (double)i < floor(share * (double)r->pairs) ? (float)(r->inv_freq[i] / factor) : 0;
+    return NB_OK;
+}
+
 /* Odd parameters (theta 1, low_freq_factor equal to high_freq_factor) divide by zero somewhere above. */
 static nb_status check_finite(const nb_rope *r, nb_error *err)
 {
@@ -131,9 +143,11 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
         s = llama3(params, &r, err);
     } else if (strcmp(type, "yarn") == 0) {
         s = yarn(params, theta, force_factor, &r, err);
+    } else if (strcmp(type, "proportional") == 0) {
+        s = proportional(params, &r, err);
     } else {
         s = nb_fail(err, NB_ERR_UNSUPPORTED,
-                    "rope type '%s' is not known (default, linear, llama3, yarn are)", type);
+                    "rope type '%s' is not known (default, linear, llama3, yarn, proportional are)", type);
         nb_error_at(err, "config.json", NULL, -1);
     }
     if (s == NB_OK) s = check_finite(&r, err);

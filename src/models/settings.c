@@ -107,6 +107,11 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     if (s != NB_OK) return s;
     if (!type && nb_config_get(&m->cfg, "rotary_dim"))
         return nb_read_sizes(m, &(nb_size_setting){"rotary_dim", to}, 1, err);
+    const char *kind = json_string_value(json_object_get(params, "rope_type"));
+    if (kind && strcmp(kind, "proportional") == 0) { /* the share is of frequencies, and all pairs have one */
+        *to = d;
+        return NB_OK;
+    }
     const json_t *v = json_object_get(params, "partial_rotary_factor");
     if (!v) v = nb_config_get(&m->cfg, "rope_parameters.partial_rotary_factor");
     if (!v && !required && !nb_config_get(&m->cfg, "partial_rotary_factor")) {

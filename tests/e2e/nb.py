@@ -17,6 +17,8 @@ ARCHITECTURES = {
     "deepseek_v3",
     "deepseek_v32",
     "deepseek_v4",
+    "gemma3_text",
+    "gemma4_text",
     "glm4_moe",
     "glm4_moe_lite",
     "glm_moe_dsa",

@@ -177,7 +177,7 @@ static void unknown_and_incomplete_configs(void **state)
         const char *cause;
     } cases[] = {
         {"{\"model_type\":\"mamba9\",\"num_hidden_layers\":7}", NB_ERR_UNSUPPORTED,
-         "\"mamba9\" is not known; known ones: llama, deepseek_v4"},
+         "\"mamba9\" is not known; known ones: "},
         {"{}", NB_ERR_UNSUPPORTED, "no model_type"},
         {"{\"model_type\":3}", NB_ERR_UNSUPPORTED, "no model_type"},
         {"{\"model_type\":\"llama\"}", NB_ERR_MISSING, "num_hidden_layers"},
