@@ -118,9 +118,10 @@ static nb_toolcall take_between(nb_hermes *h, nb_window *w)
     bool more = nb_call_blank(w);
     if (!more && !w->whole) return NB_TOOLCALL_MORE;
     char c = more ? w->s[w->scan] : 0;
-    if (c && c == f->between) {
+    if (c && (c == f->between || (!f->close && c == '{'))) {
         const nb_calls calls = h->c;
-        w->at = ++w->scan;
+        w->scan += c == f->between;
+        w->at = w->scan;
         *h = (nb_hermes){.c = calls, .form = f, .opened = true};
         h->c.safe = w->at;
         return NB_TOOLCALL_MORE;

@@ -65,10 +65,11 @@ const char *nb_call_type(const json_t *schemas, const char *name, size_t name_n,
 /* {"name": …, "arguments": …}. The text of the arguments is passed on as it stands; without any it is {}. Of a member given twice the
  * first counts, other members do not. */
 typedef struct nb_object_form {
-    const char *arguments[2];  /* the member's names, in quotes; the second may be NULL */
-    char open, between, close; /* around and between several objects; 0: none */
-    const char *end;           /* the mark behind, which may be absent; NULL: none */
-    bool known;                /* the name must be one of the request's tools */
+    const char *arguments[2]; /* the member's names, in quotes; the second may be NULL */
+    char open, between,
+        close;       /* around and between several objects; 0: none. Without close between may be absent */
+    const char *end; /* the mark behind, which may be absent; NULL: none */
+    bool known;      /* the name must be one of the request's tools */
 } nb_object_form;
 
 #define HERMES_BEGIN "<tool_call>"

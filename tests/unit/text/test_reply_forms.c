@@ -92,6 +92,7 @@ static void llama(void **state)
            "\n {\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}; {\"name\": \"g\", "
            "\"arguments\": {}} \n",
            "0:f({\"a\": 1}) 1:g({})");
+    expect(l, "{\"name\": \"f\", \"parameters\": {}}\n{\"name\": \"g\"} so", "0:f({}) 1:g({}) c( so)");
     expect(l, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "0:f({})");
     expect(l, "{\"name\": \"Bob\", \"age\": 3}",
            "c({\"name\": \"Bob\", \"age\": 3})"); /* JSON, but no call */
