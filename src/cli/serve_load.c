@@ -73,7 +73,8 @@ int nb_serve_check(const nb_serve_options *o)
         return unknown_parser("tool-call-parser", o->tool_parser, nb_reply_tools_name);
     if (o->reasoning_parser && *o->reasoning_parser && !nb_reply_has_reasoning(o->reasoning_parser))
         return unknown_parser("reasoning-parser", o->reasoning_parser, nb_reply_reasoning_name);
-    if (o->slow_rate <= 0) return nb_cli_usage("serve", "--slow-client-rate takes more than 0 bytes a second");
+    if (o->slow_rate <= 0)
+        return nb_cli_usage("serve", "--slow-client-rate takes more than 0 bytes a second");
     if (o->auto_tools && !o->tool_parser)
         return nb_cli_usage("serve", "--enable-auto-tool-choice needs --tool-call-parser");
     nb_status s = json_option("--default-chat-template-kwargs", o->template_kwargs, &a, &err);
@@ -124,7 +125,16 @@ static nb_status open_text(const nb_serve_options *o, const char *folder, const 
         *err = why;
         return s;
     }
-    return open_generation(o, folder, m, err);
+    size_t added = 0;
+    s = open_generation(o, folder, m, err);
+    if (s == NB_OK) s = nb_generation_add_ends(&m->generation, m->chat, m->tok, &added, err);
+    for (size_t i = m->generation.n_eos - added; s == NB_OK && i < m->generation.n_eos; i++) {
+        size_t n;
+        const char *token = nb_tokenizer_bytes(m->tok, m->generation.eos[i], &n);
+        nb_log(sink, NB_LOG_WARN,
+               "answers end with %.*s too, as in the chat template: no eos_token_id names it", (int)n, token);
+    }
+    return s;
 }
 
 static nb_status start_engine(const nb_serve_options *o, const nb_plan *plan, nb_server *server,

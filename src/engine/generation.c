@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json_tree.h"
+#include "text/turn_end.h"
 
 #define EOS_REMEDY "take it from the original model; without it answers do not end"
 
@@ -115,6 +116,21 @@ out:
     json_decref(root);
     nb_buf_free(&text);
     free(path);
+    return s;
+}
+
+nb_status nb_generation_add_ends(nb_generation_config *g, const nb_chat_format *f, const nb_tokenizer *t,
+                                 size_t *added, nb_error *err)
+{
+    uint32_t ids[NB_TURN_ENDS];
+    size_t n = 0;
+    *added = 0;
+    nb_status s = f ? nb_turn_ends(f, t, ids, &n, err) : NB_OK;
+    for (size_t i = 0; s == NB_OK && i < n; i++) {
+        if (nb_generation_is_eos(g, ids[i]) || g->n_eos == NB_MAX_EOS) continue;
+        g->eos[g->n_eos++] = ids[i];
+        ++*added;
+    }
     return s;
 }
 

@@ -6,6 +6,7 @@
 #define NB_ENGINE_GENERATION_H
 
 #include "checkpoint/arch.h"
+#include "text/chat_format.h"
 #include "text/tokenizer.h"
 
 #define NB_MAX_EOS 32
@@ -23,6 +24,10 @@ typedef struct nb_generation_config {
  * tokenizer's own. An ill-typed value or an id outside the vocabulary is NB_ERR_FORMAT with file and key. */
 nb_status nb_generation_open(const char *dir, const nb_config *cfg, const nb_tokenizer *t,
                              nb_generation_config *out, nb_error *err);
+/* Adds the tokens with which the chat template ends a turn (text/turn_end.h), where the folder's files do not name them. f may be NULL.
+ * *added: how many were. */
+nb_status nb_generation_add_ends(nb_generation_config *g, const nb_chat_format *f, const nb_tokenizer *t,
+                                 size_t *added, nb_error *err);
 bool nb_generation_is_eos(const nb_generation_config *g, uint32_t id);
 
 #endif

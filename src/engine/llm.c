@@ -58,6 +58,8 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
         s = NB_ERR_NOMEM;
         if (err) *err = m->no_chat;
     }
+    size_t added;
+    if (s == NB_OK) s = nb_generation_add_ends(&m->generation, m->chat, m->tok, &added, err);
 out:
     nb_policy_free(policy);
     if (s == NB_OK)

@@ -112,9 +112,10 @@ static bool check_parts(const nb_params *p, nb_api_error *e)
         for (size_t k = 0; k < json_array_size(content); k++) {
             const json_t *part = json_array_get(content, k), *type = json_object_get(part, "type");
             if (!json_is_string(part) && !is_text_part(type))
-                return nb_api_bad(e, "messages", NULL,
-                                  "This model takes text alone: a content part of type '%s' is not supported",
-                                  nb_value_text(type, text));
+                return nb_api_bad(
+                    e, "messages", NULL,
+                    "This model is served as text: a content part of type '%s' is not supported",
+                    nb_value_text(type, text));
         }
     }
     return true;

@@ -182,7 +182,20 @@ static void refusals(void **state)
          "untrusted chat template.");
     PART("{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":"
          "\"x\"}}]}]}",
-         400, "This model takes text alone: a content part of type 'image_url' is not supported");
+         400, "This model is served as text: a content part of type 'image_url' is not supported");
+    static const char *const others[] = {"image",     "input_image", "input_audio",
+                                         "audio_url", "video_url",   "file"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        nb_buf body = {0}, want = {0};
+        nb_buf_addf(&body,
+                    "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                    "{\"type\":\"%s\"}]}]}",
+                    others[i]);
+        nb_buf_addf(&want, "served as text: a content part of type '%s'", others[i]);
+        PART(nb_buf_str(&body), 400, nb_buf_str(&want));
+        nb_buf_free(&body);
+        nb_buf_free(&want);
+    }
     PART("{\"messages\":[]}", 400, "`messages` must not be empty.");
     PART("{" USER ",\"response_format\":{\"type\":\"json_object\"}}", 400,
          "Constrained output comes with a later version");
