@@ -40,9 +40,6 @@ pack qwen3 models/qwen3_{bf16,ct,modelopt,nvfp4a16}
 pack qwen3_moe models/qwen3_moe_{bf16,ct,llmcompressor,modelopt,modelopt_export,nvfp4a16}
 pack qwen2-mistral models/{qwen2_ct,mistral_modelopt,mixtral_ct,phi3_ct}
 pack minimax-glm4 models/{minimax_m2_modelopt,glm4_moe_ct}
-<<<<<<< HEAD
 pack qwen3_next models/{qwen3_next_ct,qwen3_5_ct,qwen3_5_moe_modelopt}
 pack nemotron_h models/nemotron_h_{modelopt,latent_ct}
-=======
 pack gemma models/{gemma3_modelopt,gemma4_modelopt,gemma4_moe_ct,gemma4_ple_modelopt}
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)

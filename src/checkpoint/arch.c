@@ -10,19 +10,10 @@
 #include <string.h>
 
 const nb_arch *const nb_archs[] = {
-<<<<<<< HEAD
-    &nb_arch_deepseek_v3, &nb_arch_deepseek_v4, &nb_arch_glm4_moe,   &nb_arch_llama, &nb_arch_minimax_m2,
-    &nb_arch_mistral,     &nb_arch_mixtral,     &nb_arch_phi3,       &nb_arch_qwen2, &nb_arch_qwen3,
-    &nb_arch_qwen3_moe,   &nb_arch_qwen3_next,  &nb_arch_nemotron_h, NULL,
-=======
-    &nb_arch_deepseek_v3, &nb_arch_deepseek_v4,
-    &nb_arch_gemma3,      &nb_arch_gemma4,
-    &nb_arch_glm4_moe,    &nb_arch_llama,
-    &nb_arch_minimax_m2,  &nb_arch_mistral,
-    &nb_arch_mixtral,     &nb_arch_phi3,
-    &nb_arch_qwen2,       &nb_arch_qwen3,
-    &nb_arch_qwen3_moe,   NULL,
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
+    &nb_arch_deepseek_v3, &nb_arch_deepseek_v4, &nb_arch_gemma3,     &nb_arch_gemma4,
+    &nb_arch_glm4_moe,    &nb_arch_llama,       &nb_arch_minimax_m2, &nb_arch_mistral,
+    &nb_arch_mixtral,     &nb_arch_nemotron_h,  &nb_arch_phi3,       &nb_arch_qwen2,
+    &nb_arch_qwen3,       &nb_arch_qwen3_moe,   &nb_arch_qwen3_next, NULL,
 };
 
 #define MAX_GROUPS 6

@@ -80,7 +80,6 @@ typedef enum nb_part {
     NB_PART_SHARED_UP,
     NB_PART_SHARED_DOWN,
     NB_PART_SHARED_SWITCH, /* [1, hidden]: sigmoid of its output weighs the shared expert */
-<<<<<<< HEAD
     NB_PART_LATENT_IN,     /* the experts alone work on a projection of the row … */
     NB_PART_LATENT_OUT,    /* … and their sum is projected back */
     /* recurrent mixer (models/recurrent.h) */
@@ -97,7 +96,6 @@ typedef enum nb_part {
     NB_PART_SKIP,
     NB_PART_MIX_NORM,
     NB_PART_MIX_OUT,
-=======
     NB_PART_MLP_POST_NORM, /* where an MLP stands beside the experts: of its output, of their input and output */
     NB_PART_MOE_NORM,
     NB_PART_MOE_POST_NORM,
@@ -108,7 +106,6 @@ typedef enum nb_part {
     NB_PART_INPUT_GATE,
     NB_PART_INPUT_PROJ,
     NB_PART_INPUT_NORM,
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
     NB_PART_COUNT
 } nb_part;
 

@@ -95,7 +95,7 @@ static const nb_arch_tensor tensors[] = {
     NB_ROW_LINEAR(NB_PART_DOWN, MIXER "down_proj", "hidden_size,intermediate_size", NB_SPLIT_ROW, NULL, mlp),
 
     NB_ROW_VECTOR(NB_PART_NORM, "(norm_f|norm).weight", "hidden_size", NB_ROLE_NORM, NULL),
-    NB_ROW_HEAD,
+    NB_ROW_HEAD(nb_arch_untied),
 };
 
 /* The width of what experts read; head_dim under its older name. */

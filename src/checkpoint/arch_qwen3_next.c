@@ -88,7 +88,7 @@ static const nb_arch_tensor tensors[] = {
                   experts),
 
     NB_ROW_NORM_PLUS(NB_PART_NORM, "norm.weight", "hidden_size", NULL),
-    NB_ROW_HEAD,
+    NB_ROW_HEAD(nb_arch_untied),
 };
 
 static nb_status validate(const nb_config *cfg, nb_error *err)

@@ -31,20 +31,12 @@
         "embed_tokens", "vocab_size,hidden_size", NB_ROLE_EMBED, NB_SPLIT_NONE, NULL, NULL, NULL,            \
             NB_PART_EMBED                                                                                    \
     }
-<<<<<<< HEAD
-#define NB_ROW_HEAD                                                                                          \
-=======
 #define NB_ROW_HEAD(WHEN)                                                                                    \
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
     {                                                                                                        \
         "lm_head", "vocab_size,hidden_size", NB_ROLE_HEAD, NB_SPLIT_COLUMN, NULL, NULL, WHEN, NB_PART_HEAD   \
     }
 #define NB_ROWS_HEAD                                                                                         \
-<<<<<<< HEAD
-    NB_ROW_VECTOR(NB_PART_NORM, "norm.weight", "hidden_size", NB_ROLE_NORM, NULL), NB_ROW_HEAD
-=======
     NB_ROW_VECTOR(NB_PART_NORM, "norm.weight", "hidden_size", NB_ROLE_NORM, NULL), NB_ROW_HEAD(nb_arch_untied)
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
 
 /* The two norms of a pre-norm layer. */
 #define NB_ROWS_NORMS                                                                                        \

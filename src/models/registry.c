@@ -2,17 +2,10 @@
 #include "models/model.h"
 
 static const nb_forward *const forwards[] = {
-<<<<<<< HEAD
-    &nb_forward_deepseek_v3, &nb_forward_deepseek_v4, &nb_forward_glm4_moe,  &nb_forward_llama,
-    &nb_forward_minimax_m2,  &nb_forward_mistral,     &nb_forward_mixtral,   &nb_forward_phi3,
-    &nb_forward_qwen2,       &nb_forward_qwen3,       &nb_forward_qwen3_moe, &nb_forward_qwen3_next,
-    &nb_forward_nemotron_h,
-=======
     &nb_forward_deepseek_v3, &nb_forward_deepseek_v4, &nb_forward_gemma3,     &nb_forward_gemma4,
     &nb_forward_glm4_moe,    &nb_forward_llama,       &nb_forward_minimax_m2, &nb_forward_mistral,
-    &nb_forward_mixtral,     &nb_forward_phi3,        &nb_forward_qwen2,      &nb_forward_qwen3,
-    &nb_forward_qwen3_moe,
->>>>>>> d6638d8 (Gemma 3 and Gemma 4: sandwich norms, layers of two shapes, shared keys and values, experts beside the MLP, embeddings for each layer)
+    &nb_forward_mixtral,     &nb_forward_nemotron_h,  &nb_forward_phi3,       &nb_forward_qwen2,
+    &nb_forward_qwen3,       &nb_forward_qwen3_moe,   &nb_forward_qwen3_next,
 };
 
 const nb_forward *nb_forward_find(const nb_arch *names)
