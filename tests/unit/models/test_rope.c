@@ -125,11 +125,24 @@ static void test_contradictions(void **unused)
     }
 }
 
+/* Gemma 4: the first quarter of the pairs, at the frequencies that they have in the whole head of 16; the others stand still. */
+static void test_proportional(void **unused)
+{
+    nb_rope r = make("{\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.25}", 10000, 16, 0);
+    assert_int_equal(r.pairs, 8);
+    close_to(r.inv_freq[0], 1);
+    close_to(r.inv_freq[1], 0.31622776601683794); /* 10000^(-2/16) */
+    for (size_t i = 2; i < 8; i++) assert_true(r.inv_freq[i] == 0);
+    nb_rope_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),  cmocka_unit_test(test_yarn),    cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_linear), cmocka_unit_test(test_refused), cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_plain),        cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_llama3),       cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_proportional),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
