@@ -41,6 +41,9 @@ static const fixture fixtures[] = {
     {"models/deepseek_v4_nvfp4a16", .nvfp4 = 63, .fp8_block = 16},
     {"models/deepseek_v4_mxfp4", .mxfp4 = 54, .fp8_block = 25},
     {"models/deepseek_v4_llmcompressor", .nvfp4 = 78, .inputs = true},
+    {"models/qwen3_next_ct", .nvfp4 = 118, .inputs = true},
+    {"models/nemotron_h_modelopt", .nvfp4 = 38, .fp8_tensor = 8, .inputs = true},
+    {"models/nemotron_h_latent_ct", .nvfp4 = 44, .inputs = true},
     /* 6 layers of 5 attention linears, 8 experts and the shared one of 3 each; modelopt: the 2 indexers' wq_b too */
     {"demo/modelopt", .nvfp4 = 194, .inputs = true},
     {"demo/compressed-tensors", .nvfp4 = 192, .inputs = true},
