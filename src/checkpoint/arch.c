@@ -244,26 +244,21 @@ static const nb_arch_tensor *row_of(const nb_arch *a, const char *s, bool module
     return NULL;
 }
 
-/* A tensor of a layer after the last that is there for drafting, under any prefix. */
-static bool is_draft(const nb_config *cfg, const char *stored)
+bool nb_arch_is_draft(const nb_config *cfg, int64_t l)
+{
+    int64_t drafts;
+    return nb_config_int(cfg, "num_nextn_predict_layers", -1, 1, 1 << 20, &drafts, NULL) == NB_OK &&
+           l >= cfg->n_layers && l < cfg->n_layers + drafts;
+}
+
+/* The number in "layers.N.…", -1 when s does not begin so. */
+static int64_t layer_number(const char *s)
 {
     static const char layers[] = "layers.";
-    int64_t drafts, l = 0, e;
-    if (!cfg->arch->draft_layers ||
-        nb_config_int(cfg, "num_nextn_predict_layers", -1, 1, 1 << 20, &drafts, NULL) != NB_OK)
-        return false;
-    for (const char *const *p = cfg->arch->prefixes; *p; p++) {
-        size_t n = strlen(*p);
-        if (strncmp(stored, *p, n) != 0 || strncmp(stored + n, layers, strlen(layers)) != 0) continue;
-        const char *number = stored + n + strlen(layers);
-        char index[16];
-        size_t digits = strcspn(number, ".");
-        if (digits >= sizeof index || !number[digits]) continue;
-        memcpy(index, number, digits);
-        index[digits] = '\0';
-        if (match("{l}", index, &l, &e)) return l >= cfg->n_layers && l < cfg->n_layers + drafts;
-    }
-    return false;
+    if (strncmp(s, layers, sizeof layers - 1) != 0) return -1;
+    char *end;
+    int64_t l = strtoll(s + sizeof layers - 1, &end, 10);
+    return *end == '.' ? l : -1;
 }
 
 const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e,
@@ -271,9 +266,7 @@ const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored,
 {
     const nb_arch *a = cfg->arch;
     char module[512];
-    *l = *e = -1;
-    *skipped = is_draft(cfg, stored);
-    if (*skipped) return NULL;
+    *skipped = false;
     const nb_arch_tensor *t = row_of(a, stored, false, l, e);
     const char *dot = strrchr(stored, '.');
     size_t n = dot ? (size_t)(dot - stored) : 0;
@@ -284,6 +277,7 @@ const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored,
     }
     for (const char *const *p = a->prefixes; !t && *p; p++) {
         if (strncmp(stored, *p, strlen(*p)) != 0) continue;
+        *skipped = *skipped || nb_arch_is_draft(cfg, layer_number(stored + strlen(*p)));
         for (const char *const *g = a->skip; *g; g++)
             *skipped = *skipped || fnmatch(*g, stored + strlen(*p), 0) == 0;
     }

@@ -135,8 +135,6 @@ typedef struct nb_arch {
     const char *const *prefixes;    /* NULL-terminated; "" among them where it occurs */
     const char *const *
         skip; /* NULL-terminated globs of tensors known and not needed ("mtp.*"), matched with prefixes off */
-    bool
-        draft_layers; /* the num_nextn_predict_layers layers after the last are for drafting: known and not needed */
     const nb_arch_tensor *tensors;
     size_t n_tensors;
     const char *n_experts_key; /* config key for the range of {e}; NULL without experts */
@@ -206,9 +204,12 @@ void nb_arch_name(const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size
 bool nb_arch_find(const nb_ckpt *c, const nb_config *cfg, const nb_arch_tensor *t, int64_t l, int64_t e,
                   char *buf, size_t cap, const nb_tensor_info **tensor);
 
+/* Layer l stands after the last one for drafting, as num_nextn_predict_layers says: known and not needed. */
+bool nb_arch_is_draft(const nb_config *cfg, int64_t l);
+
 /* For the doctor: which table row, layer and expert a stored name (tensor or module) belongs to; they may lie beyond what the
  * config says, and are -1 where the row has no such index. NULL: none (a bias of a linear is none: no table has one but as a
- * row of its own). Skipped names give NULL with *skipped set. */
+ * row of its own). Skipped names give NULL with *skipped set; so do those of a drafting layer that no layer has. */
 const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e,
                                        bool *skipped);
 

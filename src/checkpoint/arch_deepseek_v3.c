@@ -176,7 +176,6 @@ const nb_arch nb_arch_deepseek_v3 = {
     .model_types = model_types,
     .prefixes = nb_arch_prefixes,
     .skip = skip,
-    .draft_layers = true,
     .tensors = tensors,
     .n_tensors = sizeof tensors / sizeof *tensors,
     .n_experts_key = "n_routed_experts",

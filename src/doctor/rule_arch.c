@@ -67,7 +67,7 @@ static bool has_index(const nb_arch_tensor *row, const char *index)
 typedef struct census {
     const nb_check *c;
     const nb_arch *arch;
-    size_t layers;  /* judged one by one */
+    size_t layers;  /* judged one by one: those of the config, and drafting layers behind them */
     uint32_t *seen; /* [rows][layers]; rows without {l} count in layer 0 */
     nb_buf name;
     nb_findings *out;
@@ -94,6 +94,9 @@ static bool count_rows(census *k)
     }
     k->layers =
         (size_t)(top + 1 + NAMED_LAYERS < c->config.n_layers ? top + 1 + NAMED_LAYERS : c->config.n_layers);
+    while ((int64_t)k->layers >= c->config.n_layers && nb_arch_is_draft(&c->config, (int64_t)k->layers) &&
+           k->layers - (size_t)c->config.n_layers < NAMED_LAYERS)
+        k->layers++;
     k->seen = calloc(k->arch->n_tensors * k->layers, sizeof *k->seen);
     if (!k->seen) return false;
     for (size_t i = 0; i < n; i++) {
@@ -217,7 +220,7 @@ static void judge_absent(census *k)
     }
     for (int64_t l = 0; l < (int64_t)k->layers; l++) {
         if (layer_is_empty(k, l)) {
-            absent_layer(k, l);
+            if (l < layers) absent_layer(k, l);
             continue;
         }
         for (size_t r = 0; r < k->arch->n_tensors; r++) {
@@ -225,7 +228,7 @@ static void judge_absent(census *k)
             if (has_index(row, "{l}") && needed(k, row, l) && !*seen(k, r, l)) absent_row(k, row, l);
         }
     }
-    if ((int64_t)k->layers == layers || k->c->blind) return;
+    if ((int64_t)k->layers >= layers || k->c->blind) return;
     size_t f = add_absent(k, "config.json has far more layers than the file", NULL, -1);
     nb_findings_measured(k->out, f, "no tensor of layers %zu to %lld", k->layers, (long long)layers - 1);
     nb_findings_expected(k->out, f, "num_hidden_layers as many as the file has");

@@ -80,14 +80,6 @@ bool nb_name_skipped(const nb_check *c, const char *tensor)
     return skipped;
 }
 
-/* DeepSeek-V3 and GLM number their drafting layers on from the model's own. */
-static bool is_draft_layer(const nb_check *c, int64_t l)
-{
-    int64_t drafts;
-    return nb_config_int(&c->config, "num_nextn_predict_layers", -1, 1, 1 << 20, &drafts, NULL) == NB_OK &&
-           l < c->config.n_layers + drafts;
-}
-
 /* Length of "….experts." when what follows has the form NAME.NUMBER. : "experts.gate_proj.3.weight". 0: it has not. */
 static size_t number_last(const char *name)
 {
@@ -259,7 +251,7 @@ static fault by_table(const nb_check *c, size_t i, nb_buf *scratch)
         if (is_bias(c, t, scratch)) return says_bias(c) ? FAULT_NONE : FAULT_BIAS;
         return FAULT_UNKNOWN;
     }
-    if (p->l >= c->config.n_layers) return is_draft_layer(c, p->l) ? FAULT_NONE : FAULT_LAYER;
+    if (p->l >= c->config.n_layers) return nb_arch_is_draft(&c->config, p->l) ? FAULT_NONE : FAULT_LAYER;
     /* A head beside tied embeddings contradicts the config, which is a rule of its own. */
     if (p->row->when && p->row->role != NB_ROLE_HEAD && !p->row->when(&c->config, (int)p->l))
         return FAULT_UNUSED_HERE;

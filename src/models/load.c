@@ -287,7 +287,7 @@ static bool is_used(const nb_config *cfg, const char *name)
     const nb_arch_tensor *row = nb_arch_identify(cfg, name, &l, &e, &skipped);
     if (!row) return skipped;
     if (row->role == NB_ROLE_HEAD) return true; /* beside tied embeddings it is a copy */
-    return l < nb_arch_layers(cfg, row) && e < nb_arch_experts(cfg, row) &&
+    return (l < nb_arch_layers(cfg, row) || nb_arch_is_draft(cfg, l)) && e < nb_arch_experts(cfg, row) &&
            (!row->when || row->when(cfg, (int)l));
 }
 
