@@ -88,7 +88,7 @@ static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *deco
     double t0 = nb_now();
     for (; open < w->streams && s == NB_OK; open++) {
         nb_step_part *p = &w->parts[open];
-        *p = (nb_step_part){.tokens = w->ids, .n = w->n};
+        *p = (nb_step_part){.tokens = w->ids, .n = w->n, .known = w->n + w->k};
         if ((s = nb_seq_open(e, &p->seq, err))) break;
         s = nb_engine_step(e, p, 1, &out, err);
         if (s == NB_OK) nb_seq_commit(e, p->seq, w->n);
@@ -100,7 +100,8 @@ static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *deco
     t0 = nb_now();
     for (size_t i = 0; s == NB_OK && i < w->k; i++) {
         for (size_t q = 0; q < w->streams; q++)
-            w->parts[q] = (nb_step_part){.seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1};
+            w->parts[q] = (nb_step_part){
+                .seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1, .known = w->n + w->k};
         s = nb_engine_step(e, w->parts, w->streams, &out, err);
         for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
     }

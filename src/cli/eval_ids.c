@@ -122,8 +122,9 @@ static nb_status compute(const nb_eval *e, nb_engine *g, rows *r, nb_error *err)
                 size_t left = ids->list[i].len - r->base[i];
                 if (!left) continue;
                 r->seq_of[n] = i;
-                parts[n++] = (nb_step_part){slot[i], ids->list[i].data + r->base[i],
-                                            left < e->chunk ? left : e->chunk, true};
+                parts[n++] =
+                    (nb_step_part){slot[i], ids->list[i].data + r->base[i], left < e->chunk ? left : e->chunk,
+                                   true, .known = ids->list[i].len};
             }
             if (!n) break;
             if ((s = nb_engine_step(g, parts, n, &out, err))) goto out;

@@ -41,7 +41,7 @@ nb_status nb_eval_feed(nb_engine *g, const uint32_t *ids, size_t n, size_t chunk
     nb_status s = nb_seq_open(g, &seq, err);
     if (s != NB_OK) return s;
     for (size_t i = 0; s == NB_OK && i < n; i += chunk) {
-        nb_step_part p = {seq, ids + i, n - i < chunk ? n - i : chunk, true};
+        nb_step_part p = {seq, ids + i, n - i < chunk ? n - i : chunk, true, .known = n};
         s = nb_engine_step(g, &p, 1, out, err);
         if (s == NB_OK) nb_seq_commit(g, seq, p.n);
     }

@@ -155,6 +155,7 @@ nb_status nb_core_new(nb_engine *e, const nb_tokenizer *t, const nb_core_options
     c->e = e;
     c->tok = t;
     c->opt = *opt;
+    c->opt.sched.turns_at = m->turns_at;
     c->vocab = m->vocab;
     c->most_tokens = nb_sched_context(&opt->sched, nb_pages_blocks(nb_engine_pages(e)));
     for (uint32_t id = 0; id < nb_tokenizer_size(t); id++) {

@@ -174,7 +174,8 @@ static void aim(nb_core_part *p, size_t n)
                              .tokens = r->tokens + from,
                              .n = n,
                              .all_logits = prompt,
-                             .no_logits = !prompt && from + n != r->seq.n_tokens};
+                             .no_logits = !prompt && from + n != r->seq.n_tokens,
+                             .known = r->seq.n_tokens};
     p->bad = n;
 }
 

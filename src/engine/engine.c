@@ -12,6 +12,7 @@ typedef struct sequence {
     bool open;
     size_t committed, pending;
     uint64_t step; /* the last that had it */
+    bool turned;   /* its rows are those of a sequence longer than turns_at */
 } sequence;
 
 struct nb_engine {
@@ -20,14 +21,14 @@ struct nb_engine {
     nb_exec *x;
     nb_model *m;
     nb_pages *pages;
-    sequence *seqs;              /* [max_seqs] */
-    uint32_t *seq, *pos, *token; /* [max_rows] the step's rows */
-    nb_logit_row *at;            /* [max_rows] which part and which of its tokens a row is */
-    uint32_t *which;             /* [max_rows] rows whose logits are wanted, and what they are */
-    nb_logit_row *wanted;        /* [max_rows] */
-    nb_bad_rows bad;             /* [max_rows] of a checked step */
-    size_t *first_bad;           /* [max_seqs] by part */
-    const nb_step_part *parts;   /* [n_parts] of the step that runs, with its rows in all */
+    sequence *seqs;                      /* [max_seqs] */
+    uint32_t *seq, *pos, *token, *known; /* [max_rows] the step's rows */
+    nb_logit_row *at;                    /* [max_rows] which part and which of its tokens a row is */
+    uint32_t *which;                     /* [max_rows] rows whose logits are wanted, and what they are */
+    nb_logit_row *wanted;                /* [max_rows] */
+    nb_bad_rows bad;                     /* [max_rows] of a checked step */
+    size_t *first_bad;                   /* [max_seqs] by part */
+    const nb_step_part *parts;           /* [n_parts] of the step that runs, with its rows in all */
     size_t n_parts, rows;
     uint64_t step;     /* how many were laid out */
     nb_tensor *logits; /* [LOGIT_ROWS, vocab] */
@@ -42,14 +43,15 @@ static nb_status take_memory(nb_engine *e, nb_error *err)
     e->seq = calloc(n, sizeof *e->seq);
     e->pos = calloc(n, sizeof *e->pos);
     e->token = calloc(n, sizeof *e->token);
+    e->known = calloc(n, sizeof *e->known);
     e->at = calloc(n, sizeof *e->at);
     e->which = calloc(n, sizeof *e->which);
     e->wanted = calloc(n, sizeof *e->wanted);
     e->bad.row = calloc(n, sizeof *e->bad.row);
     e->first_bad = calloc(e->opt.max_seqs, sizeof *e->first_bad);
     e->host = calloc(host, sizeof *e->host);
-    if (!e->seqs || !e->seq || !e->pos || !e->token || !e->at || !e->which || !e->wanted || !e->bad.row ||
-        !e->first_bad || !e->host)
+    if (!e->seqs || !e->seq || !e->pos || !e->token || !e->known || !e->at || !e->which || !e->wanted ||
+        !e->bad.row || !e->first_bad || !e->host)
         return nb_fail_nomem(err, "step buffers", host * sizeof *e->host);
     nb_status s = e->x->ops->tensor_new(e->x, false, LOGIT_ROWS, e->m->vocab, &e->logits, err);
     if (s != NB_OK) return s;
@@ -123,6 +125,7 @@ void nb_engine_free(nb_engine *e)
     free(e->seq);
     free(e->pos);
     free(e->token);
+    free(e->known);
     free(e->at);
     free(e->which);
     free(e->wanted);
@@ -195,6 +198,18 @@ void nb_seq_commit(nb_engine *e, uint32_t seq, size_t n)
     nb_pages_trim(e->pages, seq, s->committed);
 }
 
+/* Tokens that the part's sequence is known to have. */
+static size_t known_of(const nb_engine *e, const nb_step_part *p)
+{
+    const size_t upto = e->seqs[p->seq].committed + p->n;
+    return p->known > upto ? p->known : upto;
+}
+
+static bool turned_by(const nb_engine *e, const nb_step_part *p)
+{
+    return e->m->turns_at && known_of(e, p) > e->m->turns_at;
+}
+
 /* Checks the parts and lays their rows out. Nothing has been changed when it fails. */
 static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size_t *rows, nb_error *err)
 {
@@ -213,6 +228,11 @@ static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size
             nb_error_remedy(err, "shorten the prompt or raise --max-model-len");
             return NB_ERR_LIMIT;
         }
+        if (s->committed && turned_by(e, &parts[p]) != s->turned)
+            return nb_fail(
+                err, NB_ERR_ARGUMENT,
+                "the sequence has grown beyond %zu tokens, and its rows are those of a shorter one",
+                e->m->turns_at);
         for (size_t i = 0; i < parts[p].n; i++, r++) {
             if (parts[p].tokens[i] >= e->m->vocab) {
                 nb_fail(err, NB_ERR_ARGUMENT, "token id %u is outside the vocabulary of %zu",
@@ -224,6 +244,7 @@ static nb_status lay_out(nb_engine *e, const nb_step_part *parts, size_t n, size
             e->seq[r] = parts[p].seq;
             e->pos[r] = (uint32_t)(s->committed + i);
             e->token[r] = parts[p].tokens[i];
+            e->known[r] = (uint32_t)known_of(e, &parts[p]);
             e->at[r] = (nb_logit_row){(uint32_t)p, (uint32_t)i};
         }
     }
@@ -298,7 +319,10 @@ static nb_status make_pages(nb_engine *e, const nb_step_part *parts, size_t n, n
         nb_error_remedy(err, "run fewer sequences at once, or give the cache more memory");
         return NB_ERR_LIMIT;
     }
-    for (size_t p = 0; p < n; p++) e->seqs[parts[p].seq].pending = parts[p].n;
+    for (size_t p = 0; p < n; p++) {
+        e->seqs[parts[p].seq].turned = turned_by(e, &parts[p]);
+        e->seqs[parts[p].seq].pending = parts[p].n;
+    }
     return NB_OK;
 }
 
@@ -310,7 +334,7 @@ nb_status nb_step_begin(nb_engine *e, const nb_step_part *parts, size_t n, nb_er
     nb_exec *x = e->x;
     e->parts = parts;
     e->n_parts = n;
-    x->rows = (nb_rows){e->rows, e->seq, e->pos, e->token};
+    x->rows = (nb_rows){e->rows, e->seq, e->pos, e->token, e->known};
     x->kv = nb_pages_view(e->pages);
     x->err.status = NB_OK;
     x->layer = -1;

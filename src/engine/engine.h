@@ -52,6 +52,8 @@ typedef struct nb_step_part {
     size_t n;
     bool all_logits; /* logits of every token, else of the last alone */
     bool no_logits;  /* of none, and all_logits is not looked at: a prompt's chunk that is not its last */
+    size_t
+        known; /* tokens that the sequence is known to have in all; 0: up to these. Matters where nb_model.turns_at does */
 } nb_step_part;
 
 /* A row of logits: token `row` of part `part`. */
@@ -73,7 +75,8 @@ typedef struct nb_step_out {
 } nb_step_out;
 
 /* Runs the parts (at most max_rows tokens in all) as one batch. NB_ERR_LIMIT when a sequence would pass max_context, or when there
- * are no pages for its rows; NB_ERR_ARGUMENT for an id outside the vocabulary or a sequence given twice: nothing has changed then.
+ * are no pages for its rows; NB_ERR_ARGUMENT for an id outside the vocabulary, a sequence given twice, or one that has grown beyond
+ * nb_model.turns_at and has rows from before (close it and compute all of it): nothing has changed then.
  * After another error the rows are discarded. */
 nb_status nb_engine_step(nb_engine *e, const nb_step_part *parts, size_t n, const nb_step_out *out,
                          nb_error *err);

@@ -143,16 +143,22 @@ static void keep_logits(void *ctx, size_t part, size_t row, const float *logits)
     memcpy(m->logits, logits, nb_engine_model(m->engine)->vocab * sizeof *logits);
 }
 
-/* Computes n tokens beyond the sequence's end in steps of at most max_rows; m->logits is then the last one's. */
-static nb_status advance(nb_llm *m, uint32_t seq, const uint32_t *ids, size_t n, nb_error *err)
+/* Computes what of the n tokens of the sequence is not computed yet in steps of at most max_rows; m->logits is then the last one's. */
+static nb_status advance(nb_llm *m, uint32_t *seq, const uint32_t *ids, size_t n, nb_error *err)
 {
+    const size_t turns_at = nb_engine_model(m->engine)->turns_at, done = nb_seq_length(m->engine, *seq);
+    if (turns_at && n > turns_at && done && done <= turns_at) { /* its rows are those of a shorter one */
+        nb_seq_close(m->engine, *seq);
+        nb_status s = nb_seq_open(m->engine, seq, err);
+        if (s != NB_OK) return s;
+    }
     nb_step_out out = {.logits = keep_logits, .ctx = m};
     size_t max = nb_engine_limits(m->engine)->max_rows;
-    for (size_t i = 0; i < n;) {
-        nb_step_part part = {.seq = seq, .tokens = ids + i, .n = n - i < max ? n - i : max};
+    for (size_t i = nb_seq_length(m->engine, *seq); i < n;) {
+        nb_step_part part = {.seq = *seq, .tokens = ids + i, .n = n - i < max ? n - i : max, .known = n};
         nb_status s = nb_engine_step(m->engine, &part, 1, i + part.n == n ? &out : NULL, err);
         if (s != NB_OK) return s;
-        nb_seq_commit(m->engine, seq, part.n);
+        nb_seq_commit(m->engine, *seq, part.n);
         i += part.n;
     }
     return NB_OK;
@@ -211,6 +217,8 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     nb_sampler *sampler = NULL;
     nb_buf piece = {0};
     nb_detok detok;
+    uint32_t *all = NULL; /* prompt and answer */
+    size_t n_all = n;
     *result = (nb_generation){.prompt_tokens = n};
     size_t room = nb_engine_limits(m->engine)->max_context;
     if (!n) return nb_fail(err, NB_ERR_ARGUMENT, "the prompt has no tokens");
@@ -219,15 +227,19 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         nb_error_remedy(err, "shorten the prompt or raise --max-model-len");
         return NB_ERR_LIMIT;
     }
-    if ((s = new_sampler(m, sampling, &sampler, err))) return s;
-    if ((s = nb_seq_open(m->engine, &seq, err))) {
+    all = malloc(room * sizeof *all);
+    s = all ? new_sampler(m, sampling, &sampler, err) : nb_fail_nomem(err, "tokens", room * sizeof *all);
+    if (s == NB_OK) s = nb_seq_open(m->engine, &seq, err);
+    if (s != NB_OK) {
         nb_sampler_free(sampler);
+        free(all);
         return s;
     }
     nb_detok_init(&detok, m->tok, true, true);
 
     double t0 = nb_now();
-    s = advance(m, seq, ids, n, err);
+    memcpy(all, ids, n * sizeof *all);
+    s = advance(m, &seq, all, n_all, err);
     double t1 = nb_now();
     result->prefill_seconds = t1 - t0;
     while (s == NB_OK) {
@@ -243,7 +255,8 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
             s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
         nb_buf_clear(&piece);
         if (s != NB_OK || result->output_tokens == max_tokens || nb_seq_length(m->engine, seq) == room) break;
-        s = advance(m, seq, &next.chosen.id, 1, err);
+        all[n_all++] = next.chosen.id;
+        s = advance(m, &seq, all, n_all, err);
     }
     result->decode_seconds = nb_now() - t1;
     nb_detok_flush(&detok, &piece);
@@ -253,5 +266,6 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
     nb_buf_free(&piece);
     nb_sampler_free(sampler);
     nb_seq_close(m->engine, seq);
+    free(all);
     return s;
 }

@@ -175,6 +175,7 @@ static nb_status feed(nb_engine *e, const nb_prompts *t, size_t begin, size_t en
             p->tokens = t->ids[i].data + done;
             p->n = len - done < room ? len - done : room;
             p->all_logits = true;
+            p->known = len;
             room -= p->n;
             n++;
         }

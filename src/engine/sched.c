@@ -140,13 +140,23 @@ static void dequeue(nb_sched *s, nb_sched_seq *q)
     s->n_waiting--;
 }
 
+/* True when q has just become longer than turns_at: what the cache has, and what it has itself, are rows of shorter sequences. */
+static bool turn(const nb_sched *s, nb_sched_seq *q)
+{
+    if (!s->opt.turns_at || q->turned || q->n_tokens <= s->opt.turns_at) return false;
+    q->turned = q->unshared = true;
+    q->plain = 0;
+    return true;
+}
+
 void nb_sched_submit(nb_sched *s, nb_sched_seq *q)
 {
     q->computed = q->cached = q->reserved = q->boundary = 0;
     q->preempted = 0;
     q->planned = 0;
-    q->unshared = false;
+    q->turned = q->unshared = false;
     q->plain = SIZE_MAX;
+    turn(s, q);
     enqueue(s, q);
 }
 
@@ -369,8 +379,16 @@ static void admit_waiting(plan *p, double now)
     }
 }
 
+/* Those that grew too long for what they have computed begin anew. */
+static void turn_running(nb_sched *s)
+{
+    for (size_t i = s->n_running; i-- > 0;)
+        if (turn(s, s->running[i])) preempt(s, s->running[i]);
+}
+
 size_t nb_sched_plan(nb_sched *s, double now, nb_sched_part *parts)
 {
+    turn_running(s);
     plan p = {.s = s, .parts = parts, .rows = s->opt.max_rows, .unpromised = unpromised(s)};
     s->plans++;
     for (int decodes = 1; decodes >= 0; decodes--)

@@ -32,6 +32,8 @@ typedef struct nb_sched_options {
     double
         bypass_seconds; /* a head that does not fit may be passed by smaller requests until it has waited this long */
     bool priorities; /* by (priority, arrival) instead of arrival */
+    /* nb_model.turns_at: a sequence that grows beyond so many tokens is computed anew, and shares nothing from then on. 0: none. */
+    size_t turns_at;
 } nb_sched_options;
 
 typedef enum nb_sched_state { NB_SCHED_NONE, NB_SCHED_WAITING, NB_SCHED_RUNNING } nb_sched_state;
@@ -55,6 +57,7 @@ typedef struct nb_sched_seq {
     size_t reserved; /* blocks */
     size_t boundary; /* a chunk ends here, where another prompt parts; 0: nowhere */
     unsigned preempted;
+    bool turned;      /* it has more than turns_at tokens, and has begun anew for that */
     bool unshared;    /* a row was not finite, or healed: nothing from here on may be shared */
     size_t plain;     /* tokens before the part that made it unshared: no others may come from the cache */
     uint64_t planned; /* the last plan that had a part of it; 0: none since it has its slot */

@@ -101,6 +101,9 @@ typedef struct nb_rope {
     float *inv_freq;  /* [pairs] */
     float factor;     /* multiplies cos and sin (YaRN's attention factor) */
     float *cos, *sin; /* [max_rows][pairs], filled by rope_prepare */
+    /* Longrope: what a sequence of more than turns_at tokens takes instead of inv_freq, from its first row on. NULL: nothing. */
+    float *far_inv_freq;
+    size_t turns_at;
 } nb_rope;
 
 /* Attention of T query rows over each row's own sequence: the last `window` tokens (0: all) of a stream with one row a token,
@@ -229,6 +232,8 @@ typedef struct nb_rows {
     const uint32_t *seq; /* slot of each row */
     const uint32_t *pos; /* absolute position */
     const uint32_t *token;
+    const uint32_t
+        *known; /* tokens that the row's sequence is known to have, later ones included; NULL: none beyond */
 } nb_rows;
 
 typedef struct nb_ops nb_ops;

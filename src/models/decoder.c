@@ -31,7 +31,9 @@ nb_status nb_decoder_rope(nb_model *m, bool partial, nb_error *err)
 {
     nb_decoder *s = m->state;
     for (int l = 0; l < m->cfg.n_layers; l++) s->layer[l].rope = &s->rope;
-    return nb_rope_open(m, NULL, s->attn.d, partial, &s->rope, err);
+    nb_status st = nb_rope_open(m, NULL, s->attn.d, partial, &s->rope, err);
+    m->turns_at = s->rope.turns_at;
+    return st;
 }
 
 nb_status nb_decoder_windows(nb_model *m, nb_error *err)

@@ -65,6 +65,9 @@ struct nb_model {
     size_t vocab, hidden_cols; /* hidden_cols: columns of a layer's output (streams included) */
     size_t experts_per_row, n_experts, expert_n; /* 0 without experts; the widest output of one */
     size_t max_k;                                /* input columns of the widest linear */
+    /* A sequence of more tokens than this computes all its rows otherwise than a shorter one (longrope): what was computed before it
+     * grew so long is of no use. 0: never. */
+    size_t turns_at;
     nb_load_options load;
     uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
     uint64_t other_bytes;                /* norms and other parameters, derived forms */
@@ -118,11 +121,18 @@ extern const nb_forward nb_forward_qwen3_moe;
 extern const nb_forward nb_forward_qwen3_next;
 
 /* Rotary frequencies (rope.c). params: the JSON object with rope_type/type, factor …, or NULL for plain ones. Types: default,
- * linear, llama3, yarn, proportional; another is NB_ERR_UNSUPPORTED by name. force_factor > 0 replaces YaRN's attention factor. Formulas:
+ * linear, llama3, yarn, proportional, and longrope by the second function; another is NB_ERR_UNSUPPORTED by name. force_factor > 0
+ * replaces YaRN's attention factor. Formulas:
  * transformers modeling_rope_utils.py. nb_rope_free releases. */
 nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
                        nb_rope *out, nb_error *err);
+/* The same for type longrope, whose params hold the factors of each pair: short_factor for sequences of up to `original` tokens,
+ * long_factor above. longest: the most that the model is for. */
+nb_status nb_rope_init_long(const json_t *params, double theta, size_t dims, size_t original, size_t longest,
+                            size_t max_rows, nb_rope *out, nb_error *err);
 void nb_rope_free(nb_rope *r);
+/* "yarn", by rope_type or type; NULL: params has neither. */
+const char *nb_rope_type(const json_t *params);
 
 /* The slot of a part among a layer's slots (or m->global). Without lin and t when the table has no such row, or not at this
  * layer. */

@@ -106,10 +106,30 @@ static nb_status check_finite(const nb_rope *r, nb_error *err)
     return NB_ERR_FORMAT;
 }
 
+/* Tables for rows, and the frequencies theta^(-2i/dims). */
+static nb_status plain(double theta, size_t dims, size_t max_rows, nb_rope *r, nb_error *err)
+{
+    *r = (nb_rope){.pairs = dims / 2, .factor = 1.0f};
+    r->inv_freq = calloc(r->pairs + 1, sizeof(float));
+    r->cos = calloc(max_rows * r->pairs + 1, sizeof(float));
+    r->sin = calloc(max_rows * r->pairs + 1, sizeof(float));
+    if (!r->inv_freq || !r->cos || !r->sin)
+        return nb_fail_nomem(err, "rotary tables", (2 * max_rows + 1) * r->pairs * sizeof(float));
+    for (size_t i = 0; i < r->pairs; i++)
+        r->inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * (double)i / (double)dims));
+    return NB_OK;
+}
+
+const char *nb_rope_type(const json_t *params)
+{
+    const char *type = json_string_value(json_object_get(params, "rope_type"));
+    return type ? type : json_string_value(json_object_get(params, "type"));
+}
+
 nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
                        nb_rope *out, nb_error *err)
 {
-    nb_rope r = {.pairs = dims / 2, .factor = 1.0f};
+    nb_rope r = {0};
     nb_status s = NB_OK;
     if (params && !json_is_object(params)) {
         nb_fail(err, NB_ERR_FORMAT, "rope_scaling (or rope_parameters) must be an object or null");
@@ -117,17 +137,8 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
         nb_error_remedy(err, "restore it from the original model's config.json");
         return NB_ERR_FORMAT;
     }
-    r.inv_freq = calloc(r.pairs + 1, sizeof(float));
-    r.cos = calloc(max_rows * r.pairs + 1, sizeof(float));
-    r.sin = calloc(max_rows * r.pairs + 1, sizeof(float));
-    if (!r.inv_freq || !r.cos || !r.sin) {
-        s = nb_fail_nomem(err, "rotary tables", (2 * max_rows + 1) * r.pairs * sizeof(float));
-        goto out;
-    }
-    for (size_t i = 0; i < r.pairs; i++)
-        r.inv_freq[i] = (float)(1.0 / pow(theta, 2.0 * (double)i / (double)dims));
-    const char *type = json_string_value(json_object_get(params, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(params, "type"));
+    if ((s = plain(theta, dims, max_rows, &r, err))) goto out;
+    const char *type = nb_rope_type(params);
     if (!type || strcmp(type, "default") == 0) {
         if (params && !type && json_object_get(params, "factor")) {
             s = nb_fail(err, NB_ERR_MISSING, "rope scaling has a factor but no rope_type");
@@ -147,7 +158,8 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
         s = proportional(params, &r, err);
     } else {
         s = nb_fail(err, NB_ERR_UNSUPPORTED,
-                    "rope type '%s' is not known (default, linear, llama3, yarn, proportional are)", type);
+                    "rope type '%s' is not known here (default, linear, llama3, yarn, proportional are)",
+                    type);
         nb_error_at(err, "config.json", NULL, -1);
     }
     if (s == NB_OK) s = check_finite(&r, err);
@@ -159,9 +171,58 @@ out:
     return s;
 }
 
+/* Each pair's plain frequency divided by its own factor. */
+static nb_status divided(const json_t *params, const char *key, const nb_rope *plain, float *to,
+                         nb_error *err)
+{
+    const json_t *list = json_object_get(params, key);
+    bool fits = json_array_size(list) == plain->pairs;
+    for (size_t i = 0; fits && i < plain->pairs; i++) {
+        const json_t *v = json_array_get(list, i);
+        fits = json_is_number(v) && json_number_value(v) > 0;
+        if (fits) to[i] = plain->inv_freq[i] / (float)json_number_value(v);
+    }
+    if (fits) return NB_OK;
+    nb_fail(err, NB_ERR_FORMAT, "longrope needs '%s' with %zu positive numbers", key, plain->pairs);
+    nb_error_at(err, "config.json", NULL, -1);
+    nb_error_remedy(err, "restore rope_scaling (or rope_parameters) from the original model's config.json");
+    return NB_ERR_FORMAT;
+}
+
+/* LongRoPE (arXiv 2402.13753) as Phi-3 has it: cos and sin are multiplied by sqrt(1 + ln(longest / original) / ln(original)). */
+nb_status nb_rope_init_long(const json_t *params, double theta, size_t dims, size_t original, size_t longest,
+                            size_t max_rows, nb_rope *out, nb_error *err)
+{
+    nb_rope r = {0};
+    nb_status s;
+    double ratio = (double)longest / (double)original, attention = 0;
+    if ((s = plain(theta, dims, max_rows, &r, err))) goto out;
+    r.far_inv_freq = calloc(r.pairs + 1, sizeof(float));
+    if (!r.far_inv_freq) {
+        s = nb_fail_nomem(err, "rotary tables", r.pairs * sizeof(float));
+        goto out;
+    }
+    r.turns_at = original;
+    if ((s = divided(params, "long_factor", &r, r.far_inv_freq, err)) ||
+        (s = divided(params, "short_factor", &r, r.inv_freq, err)) ||
+        (s = optional(params, "factor", &ratio, err)) ||
+        (s = optional(params, "attention_factor", &attention, err)))
+        goto out;
+    if (attention == 0) attention = ratio <= 1 ? 1 : sqrt(1 + log(ratio) / log((double)original));
+    r.factor = (float)attention;
+    s = check_finite(&r, err);
+out:
+    if (s == NB_OK)
+        *out = r;
+    else
+        nb_rope_free(&r);
+    return s;
+}
+
 void nb_rope_free(nb_rope *r)
 {
     free(r->inv_freq);
+    free(r->far_inv_freq);
     free(r->cos);
     free(r->sin);
     *r = (nb_rope){0};

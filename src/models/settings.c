@@ -141,7 +141,19 @@ nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool parti
     if ((s = nb_read_rope(m, type, &theta, &params, err)) ||
         (s = nb_read_rotary(m, type, d, partial, &dims, err)))
         return s;
-    return nb_rope_init(params, theta, dims, 0, m->x->max_rows, out, err);
+    const char *kind = nb_rope_type(params);
+    if (!kind || strcmp(kind, "longrope") != 0)
+        return nb_rope_init(params, theta, dims, 0, m->x->max_rows, out, err);
+    size_t original, longest;
+    const bool inside = json_object_get(params, "original_max_position_embeddings");
+    char key[64];
+    snprintf(key, sizeof key, "%soriginal_max_position_embeddings",
+             nb_config_get(&m->cfg, "original_max_position_embeddings") || !inside ? ""
+             : nb_config_get(&m->cfg, "rope_scaling")                              ? "rope_scaling."
+                                                                                   : "rope_parameters.");
+    const nb_size_setting sizes[] = {{key, &original}, {"max_position_embeddings", &longest}};
+    if ((s = nb_read_sizes(m, sizes, 2, err))) return s;
+    return nb_rope_init_long(params, theta, dims, original, longest, m->x->max_rows, out, err);
 }
 
 /* What the config says of windows at layer l; *has comes out false where the layer has none. */

@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "minimax_m2",
     "mistral",
     "mixtral",
+    "phi3",
     "nemotron_h",
     "qwen2",
     "qwen3",

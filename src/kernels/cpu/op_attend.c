@@ -10,9 +10,11 @@ void nb_cpu_rope_prepare(nb_exec *x, nb_rope *r)
 {
     if (x->err.status) return;
     for (size_t t = 0; t < x->rows.n; t++) {
+        const bool far = r->far_inv_freq && x->rows.known && x->rows.known[t] > r->turns_at;
+        const float *inv_freq = far ? r->far_inv_freq : r->inv_freq;
         for (size_t i = 0; i < r->pairs; i++) {
             /* the product is rounded to F32, as transformers' rotary embeddings do */
-            float angle = (float)x->rows.pos[t] * r->inv_freq[i];
+            float angle = (float)x->rows.pos[t] * inv_freq[i];
             r->cos[t * r->pairs + i] = cosf(angle) * r->factor;
             r->sin[t * r->pairs + i] = sinf(angle) * r->factor;
         }
