@@ -94,9 +94,19 @@ nb_status nb_file_read(const nb_file *f, uint64_t offset, void *dst, size_t n, n
     return NB_OK;
 }
 
+static const char pointer[] = "version https://git-lfs.github.com/spec/";
+
+static nb_status no_data(const char *path, nb_status status, bool lfs, nb_error *err)
+{
+    nb_fail(err, status, "%s", lfs ? "this is a Git LFS pointer, not the file itself" : "the file is empty");
+    nb_error_at(err, path, NULL, 0);
+    nb_error_remedy(err, lfs ? "run `git lfs pull` in its folder, or `hf download` the model"
+                             : "download it again; the last attempt left nothing");
+    return status;
+}
+
 nb_status nb_file_check_data(const nb_file *f, nb_error *err)
 {
-    static const char pointer[] = "version https://git-lfs.github.com/spec/";
     char start[sizeof pointer - 1];
     bool lfs = false;
     if (f->size >= sizeof start) {
@@ -104,13 +114,7 @@ nb_status nb_file_check_data(const nb_file *f, nb_error *err)
         if (s != NB_OK) return s;
         lfs = memcmp(start, pointer, sizeof start) == 0;
     }
-    if (f->size && !lfs) return NB_OK;
-    nb_fail(err, NB_ERR_MISSING, "%s",
-            lfs ? "this is a Git LFS pointer, not the file itself" : "the file is empty");
-    nb_error_at(err, f->path, NULL, 0);
-    nb_error_remedy(err, lfs ? "run `git lfs pull` in its folder, or `hf download` the model"
-                             : "download it again; the last attempt left nothing");
-    return NB_ERR_MISSING;
+    return f->size && !lfs ? NB_OK : no_data(f->path, NB_ERR_MISSING, lfs, err);
 }
 
 nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err)
@@ -131,6 +135,10 @@ nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err
     }
     s = nb_file_read(&f, 0, b.data, (size_t)f.size, err);
     if (s != NB_OK) goto out;
+    if (f.size >= sizeof pointer - 1 && memcmp(b.data, pointer, sizeof pointer - 1) == 0) {
+        s = no_data(path, NB_ERR_FORMAT, true, err);
+        goto out;
+    }
     b.len = (size_t)f.size;
     b.data[b.len] = '\0';
     *out = b;
@@ -263,6 +271,14 @@ void nb_writer_abort(nb_writer *w)
     close(w->fd);
     unlink(w->temp);
     writer_free(w);
+}
+
+nb_status nb_writer_try(const char *path, nb_error *err)
+{
+    nb_writer *w = NULL;
+    nb_status s = nb_writer_open(path, &w, err);
+    nb_writer_abort(w);
+    return s;
 }
 
 char *nb_path_join(const char *dir, const char *name)

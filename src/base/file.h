@@ -26,7 +26,8 @@ nb_status nb_file_check_data(const nb_file *f, nb_error *err);
  * Thread-safe. */
 nb_status nb_file_read(const nb_file *f, uint64_t offset, void *dst, size_t n, nb_error *err);
 
-/* The whole of a small text file, at most max bytes (more is NB_ERR_LIMIT). Caller frees *out with nb_buf_free. */
+/* The whole of a small text file, at most max bytes (more is NB_ERR_LIMIT). A Git LFS pointer is NB_ERR_FORMAT: it is there, so it
+ * must not pass for an optional file that is not. Caller frees *out with nb_buf_free. */
 nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err);
 
 /* A file being written under a temporary name beside its final one. Finish with exactly one of commit (fsync,
@@ -36,6 +37,8 @@ nb_status nb_writer_open(const char *path, nb_writer **out, nb_error *err);
 nb_status nb_writer_put(nb_writer *w, const void *bytes, size_t n, nb_error *err);
 nb_status nb_writer_commit(nb_writer *w, nb_error *err);
 void nb_writer_abort(nb_writer *w); /* w may be NULL */
+/* Whether such a file can be begun, for work that writes its result at its end. Leaves nothing behind. */
+nb_status nb_writer_try(const char *path, nb_error *err);
 
 /* Joins dir and name with one '/'. NULL when out of memory; free() it. */
 char *nb_path_join(const char *dir, const char *name);

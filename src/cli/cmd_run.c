@@ -1,10 +1,12 @@
 /* nibble run: one answer, a conversation of given turns, or a chat on the terminal. Uses the public API alone. */
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 static const char usage[] =
@@ -40,6 +42,16 @@ typedef struct run {
     size_t len, cap;
 } run;
 
+/* Set by Ctrl-C in a chat on the terminal; whoever waits looks at it. */
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    if (interrupted) _exit(128 + SIGINT); /* the second one: out, whatever is going on */
+    interrupted = 1;
+}
+
 static bool collect(void *ctx, const char *piece, size_t n)
 {
     run *r = ctx;
@@ -53,6 +65,7 @@ static bool collect(void *ctx, const char *piece, size_t n)
     memcpy(r->reply + r->len, piece, n);
     r->len += n;
     r->reply[r->len] = '\0';
+    if (interrupted) return false;
     if (r->json) return true;
     return fwrite(piece, 1, n, stdout) == n && fflush(stdout) == 0;
 }
@@ -136,6 +149,12 @@ static int ask(run *r, const char *message)
     r->len = 0;
     nb_status s = nb_llm_generate(r->m, ids, n, &r->sampling, r->max_tokens, collect, r, &g, &err);
     if (!r->json && g.output_tokens) fputc('\n', stdout);
+    if (s == NB_ERR_CANCELLED && interrupted) {
+        fputs("[stopped]\n", stderr);
+        rc = r->raw || add_message(r, "assistant", r->len ? r->reply : "", &err) == NB_OK ? NB_EXIT_OK
+                                                                                          : nb_cli_fail(&err);
+        goto out;
+    }
     if (s != NB_OK) goto fail;
     if (r->json) {
         rc = print_json(r, &g);
@@ -158,29 +177,57 @@ out:
     return rc;
 }
 
+static bool is_utf8(const char *s, size_t n)
+{
+    uint32_t cp;
+    for (size_t i = 0, w; i < n; i += w)
+        if (!(w = nb_utf8_decode(s + i, n - i, &cp))) return false;
+    return true;
+}
+
+/* What no message can hold is said of the line alone: the chat goes on. */
+static bool good_line(const char *line, size_t n)
+{
+    nb_error err;
+    if (strlen(line) != n)
+        failed(&err, NB_ERR_ARGUMENT, "a line holds a NUL character, which would end the message there");
+    else if (!is_utf8(line, n))
+        failed(&err, NB_ERR_ARGUMENT, "the line is not UTF-8: it was not sent");
+    else
+        return true;
+    nb_cli_fail(&err);
+    return false;
+}
+
 static int chat(run *r)
 {
     bool tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     char *line = NULL;
     size_t cap = 0;
-    int rc = NB_EXIT_OK;
-    if (tty) fputs("Type a message; an empty line or Ctrl-D ends.\n", stderr);
+    int rc = NB_EXIT_OK, worst = NB_EXIT_OK;
+    if (tty) {
+        /* Without SA_RESTART, so that it also ends the wait for a line. */
+        const struct sigaction on = {.sa_handler = on_interrupt};
+        sigaction(SIGINT, &on, NULL);
+        fputs("Type a message; Ctrl-C ends an answer; an empty line, Ctrl-D or Ctrl-C ends the chat.\n",
+              stderr);
+    }
     for (;;) {
+        interrupted = 0;
         if (tty) fputs("> ", stderr);
         ssize_t n = getline(&line, &cap, stdin);
         if (n <= 0) break;
         if (line[n - 1] == '\n') line[--n] = '\0';
         if (!n && tty) break;
-        if (strlen(line) != (size_t)n) {
-            nb_error err;
-            failed(&err, NB_ERR_ARGUMENT, "a line holds a NUL character, which would end the message there");
-            rc = nb_cli_fail(&err);
-            break;
+        if (!good_line(line, (size_t)n)) {
+            worst = NB_EXIT_FAILED;
+            continue;
         }
         if (n && (rc = ask(r, line)) != NB_EXIT_OK) break;
     }
+    if (tty) fputc('\n', stderr);
     free(line);
-    return rc;
+    return rc == NB_EXIT_OK && !tty ? worst : rc;
 }
 
 /* Facts of the loaded model, one screen, on stderr. */

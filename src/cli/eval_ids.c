@@ -171,7 +171,9 @@ nb_status nb_eval_ids(nb_eval *e, nb_error *err)
     id_lists ids = {0};
     rows r = {.e = e, .ids = &ids};
     nb_engine *g = NULL;
-    nb_status s = read_lists(e->ids_file, &ids, err);
+    nb_status s = nb_writer_try(e->logits_file, err); /* before the work, not after it */
+    if (s == NB_OK && e->hidden_file) s = nb_writer_try(e->hidden_file, err);
+    if (s == NB_OK) s = read_lists(e->ids_file, &ids, err);
     if (s != NB_OK) goto out;
     size_t chunk = e->chunk < ids.longest ? e->chunk : ids.longest;
     if ((s = nb_eval_engine(e, e->together ? ids.n : 1, ids.longest, chunk, &g, err))) goto out;

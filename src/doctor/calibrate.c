@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "checkpoint/safetensors.h"
@@ -58,6 +59,31 @@ static nb_status write_file(nb_st_writer *w, const nb_calibration *c, nb_error *
     return s;
 }
 
+/* A file of that name is replaced only when it is one of these: `-o model.safetensors` must not cost a model. */
+static nb_status may_replace(const char *path, const nb_sink *sink, nb_error *err)
+{
+    struct stat st;
+    nb_safetensors *f = NULL;
+    bool ranges = false;
+    if (lstat(path, &st) != 0) return NB_OK; /* new, or the writer says what is wrong */
+    nb_status s = S_ISREG(st.st_mode) ? nb_safetensors_open(path, &f, err) : NB_ERR_ARGUMENT;
+    if (s == NB_ERR_NOMEM) return s;
+    for (size_t i = 0; s == NB_OK && i < nb_safetensors_count(f) && !ranges; i++) {
+        const char *name = nb_safetensors_at(f, i)->name, *last = strrchr(name, '.');
+        ranges = last && strcmp(last, ".input_amax") == 0;
+    }
+    nb_safetensors_close(f);
+    if (ranges) {
+        nb_log(sink, NB_LOG_INFO, "%s: the ranges that it holds will be replaced", path);
+        return NB_OK;
+    }
+    nb_fail(err, NB_ERR_ARGUMENT,
+            S_ISDIR(st.st_mode) ? "this is a folder" : "this exists and holds no ranges");
+    nb_error_at(err, path, NULL, -1);
+    nb_error_remedy(err, "give another file to write");
+    return NB_ERR_ARGUMENT;
+}
+
 nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const nb_sink *sink,
                        nb_calibration *out, nb_error *err)
 {
@@ -72,7 +98,9 @@ nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const n
     if (opt->arith != NB_ARITH_EXACT && opt->arith != NB_ARITH_BF16)
         return nb_fail(err, NB_ERR_ARGUMENT, "calibrate measures in exact or bf16, not in %s",
                        nb_arith_name(opt->arith));
-    nb_status s = nb_st_writer_open(opt->out, &w, err); /* before the work, not after it */
+    nb_status s = may_replace(opt->out, sink, err); /* before the work, not after it */
+    if (s == NB_OK) s = nb_writer_try(opt->out, err);
+    if (s == NB_OK) s = nb_st_writer_open(opt->out, &w, err);
     if (s == NB_OK) s = nb_texts_read(dir, opt->data, NULL, &texts, err);
     if (s == NB_OK) s = nb_texts_engine(dir, &texts, opt->rows, &eo, sink, &e, err);
     if (s == NB_OK) s = nb_measure_new(e, true, &m, err);

@@ -45,7 +45,7 @@ typedef struct nb_calibration {
  * Measures dir over the texts and writes opt->out, a safetensors file with F32 scalars MODULE.input_amax and MODULE.input_p9999
  * and an I64 scalar MODULE.tokens for each linear. An expert that saw no token gets the largest amax of the layer's other experts
  * for that projection; when none saw any, NB_ERR_MISSING. NaN or infinity on the way is NB_ERR_FORMAT naming the linear. The file
- * is whole or absent.
+ * is whole or absent. What exists under that name is replaced when it is a file of ranges, else NB_ERR_ARGUMENT before any work.
  */
 nb_status nb_calibrate(const char *dir, const nb_calibrate_options *opt, const nb_sink *sink,
                        nb_calibration *out, nb_error *err);

@@ -30,7 +30,7 @@ static void refuse(nb_findings *out, size_t i)
     nb_value_effects(out, i, e, e, e);
 }
 
-/* Reads dir/name. False: not there or not readable; *err tells when memory ran out. */
+/* Reads dir/name. False: not there or not readable (a Git LFS pointer is NB008's); *err tells when memory ran out. */
 static bool slurp(const nb_check *c, const char *name, nb_buf *out, nb_error *err)
 {
     char *path = nb_path_join(c->dir, name);
@@ -167,7 +167,7 @@ static json_t *small_json(const nb_check *c, const char *name, nb_findings *out,
     if (slurp(c, name, &text, err)) {
         const nb_status s = nb_json_tree(name, nb_buf_str(&text), text.len, &root, &e);
         if (s == NB_ERR_NOMEM) *err = e;
-        if (s == NB_ERR_FORMAT && strncmp(nb_buf_str(&text), "version https://git-lfs", 23) != 0)
+        if (s == NB_ERR_FORMAT)
             nb_findings_measured(out, report(out, name, "the file is no JSON", "JSON"), "%s", e.cause);
     }
     nb_buf_free(&text);
@@ -187,10 +187,6 @@ static nb_status judge_tokenizer(const nb_check *c, int64_t vocab, bool *sound, 
         nb_buf_free(&text);
         if (e.status == NB_ERR_NOMEM && err) *err = e;
         return e.status;
-    }
-    if (strncmp(nb_buf_str(&text), "version https://git-lfs", 23) == 0) { /* NB008 */
-        nb_buf_free(&text);
-        return NB_OK;
     }
     const bool json = largest_id(&text, &top, &at, &nomem);
     if (!json && !nomem) {

@@ -17,8 +17,8 @@ struct nb_measure {
     size_t n;
     size_t *
         first; /* [n_layers + 1][arch tensors]: where a slot's ranges begin; the last row is the global slots */
-    uint64_t *bins;
-    float *row; /* [READ_ROWS][longest input] */
+    nb_quantile *bins; /* [n]; NULL: no quantiles asked for */
+    float *row;        /* [READ_ROWS][longest input] */
 };
 
 /* Slot i of a layer; layer n_layers stands for what is outside layers. */
@@ -55,7 +55,7 @@ nb_status nb_measure_new(nb_engine *e, bool quantiles, nb_measure **out, nb_erro
         }
     }
     m->range = calloc(m->n + 1, sizeof *m->range);
-    if (quantiles) m->bins = calloc(m->n + 1, NB_QUANTILE_BINS * sizeof *m->bins);
+    if (quantiles) m->bins = calloc(m->n + 1, sizeof *m->bins);
     if (!m->range || (quantiles && !m->bins)) goto nomem;
     for (size_t l = 0; l <= layers; l++) {
         for (size_t i = 0; i < a->n_tensors; i++) {
@@ -67,7 +67,7 @@ nb_status nb_measure_new(nb_engine *e, bool quantiles, nb_measure **out, nb_erro
                                           .src = &slot->src[k],
                                           .layer = l < layers ? (int)l : -1,
                                           .expert = strstr(a->tensors[i].name, "{e}") != NULL,
-                                          .bins = m->bins ? m->bins + at * NB_QUANTILE_BINS : NULL};
+                                          .bins = m->bins ? &m->bins[at] : NULL};
                 size_t cols = slot->lin[k].k * slot->lin[k].blocks;
                 if (cols > widest) widest = cols;
             }
@@ -85,6 +85,7 @@ nomem:
 void nb_measure_free(nb_measure *m)
 {
     if (!m) return;
+    for (size_t i = 0; m->bins && i < m->n; i++) nb_quantile_free(&m->bins[i]);
     free(m->range);
     free(m->first);
     free(m->bins);
@@ -147,7 +148,10 @@ static void watch(void *ctx, nb_exec *x, const nb_tap *t)
             return;
         }
         if (amax > r->amax) r->amax = amax;
-        if (r->bins) nb_quantile_add(r->bins, m->row, n * cols);
+        if (r->bins && !nb_quantile_add(r->bins, m->row, n * cols)) {
+            nb_fail_nomem(&x->err, "activation ranges", 0);
+            return;
+        }
         i += n;
     }
     r->rows += t->rows * r->linear->blocks;

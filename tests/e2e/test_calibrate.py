@@ -228,3 +228,40 @@ def test_ranges_serve_another_flavour(tmp_path):
     nb.ok("calibrate", nb.DEMOS["compressed-tensors"], "-o", tmp_path / "o")
     done = nb.ok("run", nb.DEMOS["modelopt"], "-p", "282 - 247 =", "--arith", "w4a4", "--scales", tmp_path / "o")
     assert done.stdout.strip() == "35"
+
+
+def test_the_output_is_judged_before_the_work(tmp_path):
+    """A folder, a model's own file, a place that is not there: said at once. Older ranges are replaced, and that is said."""
+    model = tmp_path / "model.safetensors"
+    model.write_bytes((nb.DEMO / "model.safetensors").read_bytes())
+    before = model.read_bytes()
+    (tmp_path / "notes.txt").write_text("mine")
+    for out in (tmp_path, model, tmp_path / "notes.txt", tmp_path / "no" / "where"):
+        done = nb.run("calibrate", nb.DEMO, "-o", out)
+        assert done.returncode == 1 and str(out) in done.stderr and "measur" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert model.read_bytes() == before and (tmp_path / "notes.txt").read_text() == "mine"
+    (tmp_path / "t.jsonl").write_text('{"text": "a few words"}\n')
+    args = ["calibrate", nb.DEMO, "--data", tmp_path / "t.jsonl", "-o", tmp_path / "r"]
+    assert "will be replaced" not in nb.ok(*args).stderr
+    assert "will be replaced" in nb.ok(*args).stderr
+
+
+def test_what_rounding_hides_is_not_called_clipped(tmp_path):
+    """A maximum 5 % above what the scale stands for is rounded to the largest code like any other; 30 % above is clipped."""
+    import shutil
+    import struct
+    import st
+    model, ranges = tmp_path / "m", tmp_path / "r.safetensors"
+    shutil.copytree(nb.DEMO, model)
+    (tmp_path / "t.jsonl").write_text(json.dumps({"text": "a few words, and some more of them"}) + "\n")
+    nb.ok("calibrate", model, "--data", tmp_path / "t.jsonl", "-o", ranges)
+    measured = st.load(ranges)
+    head, start = st.header(model / "model.safetensors")
+    linears = [n for n in head if n.endswith("self_attn.o_b_proj.input_global_scale")]
+    with open(model / "model.safetensors", "r+b") as f:
+        for n, factor in zip(linears, (1.05, 1.3)):
+            f.seek(start + head[n]["data_offsets"][0])
+            f.write(struct.pack("<f", 2688 * factor / float(measured[n.replace("input_global_scale", "input_amax")])))
+    text = nb.ok("calibrate", model, "--data", tmp_path / "t.jsonl", "-o", ranges).stdout
+    told = [line for line in text.splitlines() if "clipped" in line and "o_b_proj" in line]
+    assert len(told) == 1 and linears[1].rpartition(".")[0] in told[0]

@@ -361,3 +361,91 @@ def test_eval_of_a_model_that_gives_nan(tmp_path):
     assert json.loads(done.stdout)["perplexity"] == "nan" and done.returncode == 1
     assert nb.ok("eval", model, "--text", text, "--window", "8", status=(1,)).stdout.startswith("perplexity nan (mean nll nan)")
     assert nb.ok_json("eval", model, "--samples", samples)["lines"] == [False]
+
+
+class Terminal:
+    """nibble run on a terminal of its own."""
+
+    def __init__(self, *args):
+        import pty
+        self.fd, end = pty.openpty()
+        self.process = subprocess.Popen([nb.BIN, "run", nb.DEMO, "-q", *args], stdin=end, stdout=end, stderr=end, start_new_session=True,
+                                        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0))
+        os.close(end)
+        self.seen = ""
+
+    def until(self, text, seconds=60):
+        """What is shown up to text; an empty text waits for anything at all."""
+        import select
+        import time
+        stop = time.monotonic() + seconds
+        while text not in self.seen or not self.seen:
+            assert time.monotonic() < stop, self.seen
+            if select.select([self.fd], [], [], 1)[0]:
+                self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+        before, _, self.seen = self.seen.partition(text) if text else (self.seen, "", "")
+        return before
+
+    def type(self, data):
+        os.write(self.fd, data)
+
+    def end(self):
+        code = self.process.wait(timeout=60)
+        os.close(self.fd)
+        return code
+
+
+STORY = b"Tell me a story about a lost key.\n"
+
+
+def test_chat_ctrl_c_ends_the_answer_not_the_program():
+    t = Terminal("--temperature", "5", "--seed", "1")  # an answer that does not end by itself
+    t.until("> ")
+    for message in (STORY, b"12 + 30 =\n"):              # the conversation goes on
+        t.type(message)
+        t.until("\n")                                   # the terminal's echo of the line
+        t.until("")                                     # the answer begins
+        t.type(b"\x03")
+        t.until("[stopped]")
+        t.until("> ")
+    t.type(b"\x03")                                     # nothing is being answered: leave
+    assert t.end() == 0
+
+
+def test_chat_takes_up_after_a_line_that_is_not_utf8():
+    t = Terminal()
+    t.until("> ")
+    t.type(b"caf\xe9\n")
+    t.until("not UTF-8")
+    t.until("> ")
+    t.type(b"12 + 30 =\n")
+    t.until("42")
+    t.until("> ")
+    t.type(b"\x04")
+    assert t.end() == 0
+
+
+def test_lines_of_stdin_that_are_not_utf8_are_told_and_left_out():
+    done = nb.run("run", nb.DEMO, "-q", stdin=b"caf\xe9\n12 + 30 =\n")
+    assert done.returncode == 1 and "not UTF-8" in done.stderr and done.stdout.strip() == "42"
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json", "model.safetensors"])
+def test_a_git_lfs_pointer_is_called_so(file, tmp_path):
+    """By every verb that needs the file."""
+    for f in nb.DEMO.iterdir():
+        (tmp_path / f.name).symlink_to(f)
+    (tmp_path / file).unlink()
+    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n")
+    verbs = [["run", tmp_path, "-p", "x", "-n", "1"], ["serve", tmp_path, "--port", "0"], ["check", tmp_path]]
+    verbs += [["tokenize", tmp_path]] if file.startswith("tokenizer") else []
+    for verb in verbs:
+        done = nb.run(*verb, timeout=60)
+        assert done.returncode not in (0, 64) and "Git LFS pointer" in done.stdout + done.stderr and file in done.stdout + done.stderr, verb
+        assert "git lfs pull" in done.stdout + done.stderr
+
+
+def test_eval_finds_out_first_that_it_cannot_write(tmp_path):
+    (tmp_path / "ids.json").write_text("no array: read after the output was tried")
+    done = nb.run("eval", nb.DEMO, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "no" / "out")
+    assert done.returncode == 1 and str(tmp_path / "no" / "out") in done.stderr and "ids.json" not in done.stderr
