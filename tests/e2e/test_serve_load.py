@@ -18,7 +18,7 @@ from serving import PATIENCE, Server, answer_status, frames, long_request, raw_p
 
 @pytest.fixture(scope="module")
 def server():
-    with Server("--max-num-seqs", 8, "--max-num-queued-reqs", 400, "--log-format", "json") as s:
+    with Server("--max-num-seqs", 8, "--max-num-queued-reqs", 400, "--log-format", "json", "--health-timeout", 60 * PATIENCE) as s:
         yield s
 
 
@@ -188,7 +188,10 @@ def streams(server, n, tokens):
         s.sendall(raw_post("/v1/completions", long_request(tokens)))
         threads.append(threading.Thread(target=read, args=(i, s)))
         threads[-1].start()
-    server.running(n)
+    end = time.monotonic() + 20 * PATIENCE
+    while (m := server.metrics())["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] < n:  # past the workers, too
+        assert time.monotonic() < end, "the streams did not start"
+        time.sleep(0.01)
     return got, threads
 
 
