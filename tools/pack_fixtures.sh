@@ -33,6 +33,7 @@ pack demo-2 demo/modelopt/model-00001-of-00002.safetensors
 pack llama-1 models/llama_{bf16,fp8_block,fp8_channel,mixed,tied_ct}
 pack llama-2 models/llama_{ct,llmcompressor,lm_head,modelopt,modelopt_export,nvfp4a16}
 pack deepseek_v3 models/deepseek_v3_{ct,modelopt} models/deepseek_v32_ct
+pack deepseek_v2 models/deepseek_v2_lite_modelopt
 pack glm-latent models/{glm4_moe_lite,glm_moe_dsa}_modelopt
 pack deepseek_v4-1 models/deepseek_v4_{bf16,modelopt,mxfp4}
 pack deepseek_v4-2 models/deepseek_v4_{ct,ct_nvfp4_attn,llmcompressor,nvfp4a16}

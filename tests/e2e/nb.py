@@ -14,6 +14,7 @@ DATA = [OWN] + ([pathlib.Path(os.environ["NB_FIXTURES"])] if os.environ.get("NB_
 
 # The architectures (model_type of the text model) that this build runs; the further data holds others too.
 ARCHITECTURES = {
+    "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
     "deepseek_v4",
