@@ -310,7 +310,10 @@ def test_a_reader_that_does_not_read_is_cut(server):
 def test_a_reader_that_trickles_is_cut_and_one_that_keeps_up_is_not():
     """Some bytes again and again do not make a reader: the span's rate counts. A stream that comes slower than that rate is no reader's fault."""
     with Server("--slow-client-timeout", 2 * PATIENCE, "--slow-client-rate", 10 ** 9) as s:
-        slow = s.socket(60)
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # so that the server's kernel takes some all the time
+        slow.settimeout(60 * PATIENCE)
+        slow.connect((s.host, s.port))
         slow.sendall(raw_post("/tokenize", {"prompt": "One two three. " * 200000, "return_token_strs": True}, "Connection: close\r\n"))
         start, got, fast = time.monotonic(), slow.recv(4096), b""
         with s.socket() as c, slow:
