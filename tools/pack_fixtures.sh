@@ -44,3 +44,4 @@ pack minimax-glm4 models/{minimax_m2_modelopt,glm4_moe_ct}
 pack qwen3_next models/{qwen3_next_ct,qwen3_5_ct,qwen3_5_moe_modelopt}
 pack nemotron_h models/nemotron_h_{modelopt,latent_ct}
 pack gemma models/{gemma3_modelopt,gemma4_modelopt,gemma4_moe_ct,gemma4_ple_modelopt}
+pack gpt_oss models/gpt_oss_{bf16,mxfp4}

@@ -10,10 +10,23 @@
 #include <string.h>
 
 const nb_arch *const nb_archs[] = {
-    &nb_arch_deepseek_v3, &nb_arch_deepseek_v4, &nb_arch_gemma3,     &nb_arch_gemma4,
-    &nb_arch_glm4_moe,    &nb_arch_llama,       &nb_arch_minimax_m2, &nb_arch_mistral,
-    &nb_arch_mixtral,     &nb_arch_nemotron_h,  &nb_arch_phi3,       &nb_arch_qwen2,
-    &nb_arch_qwen3,       &nb_arch_qwen3_moe,   &nb_arch_qwen3_next, NULL,
+    &nb_arch_deepseek_v3,
+    &nb_arch_deepseek_v4,
+    &nb_arch_gemma3,
+    &nb_arch_gemma4,
+    &nb_arch_glm4_moe,
+    &nb_arch_gpt_oss,
+    &nb_arch_llama,
+    &nb_arch_minimax_m2,
+    &nb_arch_mistral,
+    &nb_arch_mixtral,
+    &nb_arch_nemotron_h,
+    &nb_arch_phi3,
+    &nb_arch_qwen2,
+    &nb_arch_qwen3,
+    &nb_arch_qwen3_moe,
+    &nb_arch_qwen3_next,
+    NULL,
 };
 
 #define MAX_GROUPS 6
@@ -51,6 +64,23 @@ static bool put(char *buf, size_t cap, size_t *at, const char *s, size_t n)
     return true;
 }
 
+/* Copies a stretch of a pattern that holds no group, with numbers for its indices. */
+static bool put_numbered(char *buf, size_t cap, size_t *at, const char *p, size_t n, int64_t l, int64_t e)
+{
+    for (const char *end = p + n; p < end;) {
+        size_t plain = strcspn(p, "{");
+        if (plain > (size_t)(end - p)) plain = (size_t)(end - p);
+        if (!put(buf, cap, at, p, plain)) return false;
+        p += plain;
+        if (p == end) break;
+        char number[24];
+        int k = snprintf(number, sizeof number, "%lld", (long long)(p[1] == 'l' ? l : e));
+        if (!put(buf, cap, at, number, (size_t)k)) return false;
+        p += 3;
+    }
+    return true;
+}
+
 /* Writes the name in one spelling; false when it does not fit. */
 static bool spell(const char *prefix, const char *name, const spelling *sp, int64_t l, int64_t e, char *buf,
                   size_t cap)
@@ -58,21 +88,15 @@ static bool spell(const char *prefix, const char *name, const spelling *sp, int6
     size_t at = 0, g = 0;
     if (!cap || !put(buf, cap, &at, prefix, strlen(prefix))) return false;
     while (*name) {
-        size_t n = strcspn(name, "({");
-        if (!put(buf, cap, &at, name, n)) return false;
+        size_t n = strcspn(name, "(");
+        if (!put_numbered(buf, cap, &at, name, n, l, e)) return false;
         name += n;
-        if (*name == '(') {
-            const char *end = strchr(name, ')');
-            for (unsigned k = sp->choice[g++]; k; k--) name = strchr(name, '|') + 1;
-            name += *name == '(';
-            if (!put(buf, cap, &at, name, strcspn(name, "|)"))) return false;
-            name = end + 1;
-        } else if (*name == '{') {
-            char number[24];
-            int k = snprintf(number, sizeof number, "%lld", (long long)(name[1] == 'l' ? l : e));
-            if (!put(buf, cap, &at, number, (size_t)k)) return false;
-            name += 3;
-        }
+        if (!*name) break;
+        const char *end = strchr(name, ')');
+        for (unsigned k = sp->choice[g++]; k; k--) name = strchr(name, '|') + 1;
+        name += *name == '(';
+        if (!put_numbered(buf, cap, &at, name, strcspn(name, "|)"), l, e)) return false;
+        name = end + 1;
     }
     return true;
 }
@@ -201,43 +225,54 @@ void nb_arch_name(const nb_arch_tensor *t, int64_t l, int64_t e, char *buf, size
     spell("", t->name, &first, l, e, buf, cap);
 }
 
-/* Matches a whole stored name with a pattern; sets *l and *e where it has those indices. Exporters write indices without
+/* Takes what one element of a pattern, a character or an index, stands for off a stored name. Exporters write indices without
  * leading zeros, so "00" is no index. */
-static bool match(const char *p, const char *s, int64_t *l, int64_t *e)
+static bool take(const char **p, const char **s, int64_t *l, int64_t *e)
 {
-    for (; *p; p++, s++) {
-        if (*p == '(') {
-            const char *end = strchr(p, ')');
-            while (p < end) {
-                size_t n = strcspn(++p, "|)");
-                if (strncmp(p, s, n) == 0 && match(end + 1, s + n, l, e)) return true;
-                p += n;
-            }
-            return false;
-        }
-        if (*p == '{') {
-            size_t n = strspn(s, "0123456789");
-            if (!n || n > 9 || (n > 1 && *s == '0')) return false;
-            *(p[1] == 'l' ? l : e) = strtoll(s, NULL, 10);
-            p += 2;
-            s += n - 1;
-        } else if (*p != *s) {
-            return false;
-        }
+    if (**p != '{') {
+        if (**p != **s) return false;
+        ++*p;
+        ++*s;
+        return true;
     }
-    return !*s;
+    size_t n = strspn(*s, "0123456789");
+    if (!n || n > 9 || (n > 1 && **s == '0')) return false;
+    *((*p)[1] == 'l' ? l : e) = strtoll(*s, NULL, 10);
+    *p += 3;
+    *s += n;
+    return true;
 }
 
-/* The row whose name is s, under any prefix; modules_only: s is a module, found by cutting off a member's name. */
-static const nb_arch_tensor *row_of(const nb_arch *a, const char *s, bool modules_only, int64_t *l,
-                                    int64_t *e)
+/* Matches a whole stored name with a pattern; sets *l and *e where it has those indices. stack: s may also be the stack that the
+ * pattern means a part of. */
+static bool match(const char *p, const char *s, bool stack, int64_t *l, int64_t *e)
+{
+    while (*p && *p != '(') {
+        if (*p == '[' && !*s) return stack;
+        if (!take(&p, &s, l, e)) return false;
+    }
+    if (!*p) return !*s;
+    const char *end = strchr(p, ')');
+    while (p < end) {
+        const char *choice = ++p, *rest = s;
+        size_t n = strcspn(choice, "|)");
+        p += n;
+        while (choice < p && (*choice != '[' || *rest) && take(&choice, &rest, l, e)) {}
+        if (choice < p ? stack && *choice == '[' && !*rest : match(end + 1, rest, stack, l, e)) return true;
+    }
+    return false;
+}
+
+/* The row whose name is s, under any prefix; modules_only: s is a module, found by cutting off a member's name; stack as in match. */
+static const nb_arch_tensor *row_of(const nb_arch *a, const char *s, bool modules_only, bool stack,
+                                    int64_t *l, int64_t *e)
 {
     for (const char *const *p = a->prefixes; *p; p++) {
         size_t n = strlen(*p);
         if (strncmp(s, *p, n) != 0) continue;
         for (const nb_arch_tensor *t = a->tensors; t < a->tensors + a->n_tensors; t++) {
             *l = *e = -1;
-            if ((!modules_only || is_module(t)) && match(t->name, s + n, l, e)) return t;
+            if ((!modules_only || is_module(t)) && match(t->name, s + n, stack, l, e)) return t;
         }
     }
     *l = *e = -1;
@@ -267,13 +302,20 @@ const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored,
     const nb_arch *a = cfg->arch;
     char module[512];
     *skipped = false;
-    const nb_arch_tensor *t = row_of(a, stored, false, l, e);
+    const nb_arch_tensor *t = row_of(a, stored, false, true, l, e);
     const char *dot = strrchr(stored, '.');
     size_t n = dot ? (size_t)(dot - stored) : 0;
     if (!t && dot && n < sizeof module && nb_linear_member(dot + 1)) {
         memcpy(module, stored, n);
         module[n] = '\0';
-        t = row_of(a, module, true, l, e);
+        t = row_of(a, module, true, false, l, e);
+    }
+    n = strlen(stored); /* a stack's blocks and scales */
+    n -= n > 7 && (strcmp(stored + n - 7, "_blocks") == 0 || strcmp(stored + n - 7, "_scales") == 0) ? 7 : n;
+    if (!t && n && n < sizeof module) {
+        memcpy(module, stored, n);
+        module[n] = '\0';
+        t = row_of(a, module, true, true, l, e);
     }
     for (const char *const *p = a->prefixes; !t && *p; p++) {
         if (strncmp(stored, *p, strlen(*p)) != 0) continue;

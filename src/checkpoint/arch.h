@@ -76,6 +76,8 @@ typedef enum nb_part {
     NB_PART_EXPERT_GATE,
     NB_PART_EXPERT_UP,
     NB_PART_EXPERT_DOWN,
+    NB_PART_EXPERT_GATE_UP_BIAS, /* [experts, 2 width]: gate and up in turn */
+    NB_PART_EXPERT_DOWN_BIAS,    /* [experts, hidden] */
     NB_PART_SHARED_GATE,
     NB_PART_SHARED_UP,
     NB_PART_SHARED_DOWN,
@@ -111,7 +113,8 @@ typedef enum nb_part {
 
 typedef struct nb_arch_tensor {
     /* Spellings: "layers.{l}.(attn|self_attn).(wq_a|q_a_proj)". {l} layer, {e} expert; (a|b) alternatives, the first of each is
-     * canonical; all combinations are tried under all of the architecture's prefixes. */
+     * canonical; all combinations are tried under all of the architecture's prefixes. An alternative may be a part of a stack, as
+     * linear.h writes it: "experts.({e}.gate_proj|gate_up_proj[{e}][:half])". */
     const char *name;
     /* Comma-separated dimensions of integers and config keys with * / +, products before sums, quotients exact:
      * "num_attention_heads*head_dim,hidden_size". */
@@ -150,6 +153,7 @@ extern const nb_arch nb_arch_deepseek_v4;
 extern const nb_arch nb_arch_gemma3;
 extern const nb_arch nb_arch_gemma4;
 extern const nb_arch nb_arch_glm4_moe;
+extern const nb_arch nb_arch_gpt_oss;
 extern const nb_arch nb_arch_llama;
 extern const nb_arch nb_arch_minimax_m2;
 extern const nb_arch nb_arch_mistral;
@@ -208,8 +212,9 @@ bool nb_arch_find(const nb_ckpt *c, const nb_config *cfg, const nb_arch_tensor *
 bool nb_arch_is_draft(const nb_config *cfg, int64_t l);
 
 /* For the doctor: which table row, layer and expert a stored name (tensor or module) belongs to; they may lie beyond what the
- * config says, and are -1 where the row has no such index. NULL: none (a bias of a linear is none: no table has one but as a
- * row of its own). Skipped names give NULL with *skipped set; so do those of a drafting layer that no layer has. */
+ * config says, and are -1 where the row has no such index, or where the tensor is a stack of all experts (the row is then the
+ * first that has a part in it). NULL: none (a bias of a linear is none: no table has one but as a row of its own). Skipped names
+ * give NULL with *skipped set; so do those of a drafting layer that no layer has. */
 const nb_arch_tensor *nb_arch_identify(const nb_config *cfg, const char *stored, int64_t *l, int64_t *e,
                                        bool *skipped);
 

@@ -144,25 +144,12 @@ static const nb_arch_tensor gemma4_rows[] = {
     PLAIN_NORM(NB_PART_NORM, "norm.weight", "hidden_size", NULL),
     NB_ROW_HEAD(untied)};
 
-/* layer_types has a known word for each layer. */
+/* Which layers slide, by layer_types or (Gemma 3 before transformers 5) by a period. */
 static nb_status check_types(const nb_config *cfg, nb_error *err)
 {
-    const json_t *types = nb_config_get(cfg, "layer_types");
-    for (int64_t l = 0; types && l < cfg->n_layers; l++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)l));
-        if (type && (strcmp(type, "full_attention") == 0 || strcmp(type, "sliding_attention") == 0)) continue;
-        nb_fail(err, NB_ERR_FORMAT,
-                "layer_types[%lld] is '%.64s'; expected full_attention or sliding_attention", (long long)l,
-                type ? type : "no word");
-        nb_error_remedy(err, "take layer_types from the original model's config.json");
-        return NB_ERR_FORMAT;
-    }
-    if (types || number(cfg, "sliding_window_pattern") > 0 || number(cfg, "_sliding_window_pattern") > 0)
-        return NB_OK;
-    nb_fail(err, NB_ERR_MISSING,
-            "neither \"layer_types\" nor \"sliding_window_pattern\" says which layers slide");
-    nb_error_remedy(err, "take layer_types from the original model's config.json");
-    return NB_ERR_MISSING;
+    const bool period =
+        number(cfg, "sliding_window_pattern") > 0 || number(cfg, "_sliding_window_pattern") > 0;
+    return period && !nb_config_get(cfg, "layer_types") ? NB_OK : nb_arch_check_layer_types(cfg, err);
 }
 
 static nb_status gemma3_validate(const nb_config *cfg, nb_error *err)

@@ -64,6 +64,21 @@ nb_status nb_arch_check_sizes(const nb_config *cfg, const nb_arch_size *keys, si
     return NB_OK;
 }
 
+nb_status nb_arch_check_layer_types(const nb_config *cfg, nb_error *err)
+{
+    const json_t *types = nb_config_get(cfg, "layer_types");
+    for (int64_t l = 0; l < cfg->n_layers; l++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)l));
+        if (type && (strcmp(type, "full_attention") == 0 || strcmp(type, "sliding_attention") == 0)) continue;
+        nb_fail(err, types ? NB_ERR_FORMAT : NB_ERR_MISSING,
+                "layer_types[%lld] is %.64s; expected full_attention or sliding_attention", (long long)l,
+                type ? type : "no word");
+        nb_error_remedy(err, "take layer_types from the original model's config.json");
+        return types ? NB_ERR_FORMAT : NB_ERR_MISSING;
+    }
+    return NB_OK;
+}
+
 nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err)
 {
     static const nb_arch_size keys[] = {{"vocab_size", NB_MAX_SIZE},

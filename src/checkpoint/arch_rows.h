@@ -76,14 +76,14 @@
 /* A router under BLOCK (a name after "layers.N.", with its dot) and EXPERTS, the config key of their number. */
 #define NB_ROW_ROUTER(BLOCK, EXPERTS, WHEN)                                                                  \
     NB_ROW_LINEAR(NB_PART_ROUTER, NB_L BLOCK "gate", EXPERTS ",hidden_size", NB_SPLIT_NONE, NULL, WHEN)
-/* Experts of width I (a config key) whose linears are called GATE, UP, DOWN. */
+/* Experts of width I (a config key) whose linears are called GATE, UP, DOWN; or all in two stacks, as transformers 5 keeps them. */
 #define NB_ROWS_EXPERTS(BLOCK, GATE, UP, DOWN, I, WHEN)                                                      \
-    NB_ROW_LINEAR(NB_PART_EXPERT_GATE, NB_L BLOCK "experts.{e}." GATE, I ",hidden_size", NB_SPLIT_COLUMN,    \
-                  "gate_up", WHEN),                                                                          \
-        NB_ROW_LINEAR(NB_PART_EXPERT_UP, NB_L BLOCK "experts.{e}." UP, I ",hidden_size", NB_SPLIT_COLUMN,    \
-                      "gate_up", WHEN),                                                                      \
-        NB_ROW_LINEAR(NB_PART_EXPERT_DOWN, NB_L BLOCK "experts.{e}." DOWN, "hidden_size," I, NB_SPLIT_ROW,   \
-                      NULL, WHEN)
+    NB_ROW_LINEAR(NB_PART_EXPERT_GATE, NB_L BLOCK "experts.({e}." GATE "|gate_up_proj[{e}][:half])",         \
+                  I ",hidden_size", NB_SPLIT_COLUMN, "gate_up", WHEN),                                       \
+        NB_ROW_LINEAR(NB_PART_EXPERT_UP, NB_L BLOCK "experts.({e}." UP "|gate_up_proj[{e}][half:])",         \
+                      I ",hidden_size", NB_SPLIT_COLUMN, "gate_up", WHEN),                                   \
+        NB_ROW_LINEAR(NB_PART_EXPERT_DOWN, NB_L BLOCK "experts.({e}." DOWN "|down_proj[{e}])",               \
+                      "hidden_size," I, NB_SPLIT_ROW, NULL, WHEN)
 /* Shared experts that are one MLP of width I called NAME. */
 #define NB_ROWS_SHARED(NAME, I, WHEN)                                                                        \
     NB_ROW_LINEAR(NB_PART_SHARED_GATE, NB_L NAME ".gate_proj", I ",hidden_size", NB_SPLIT_COLUMN,            \
@@ -121,6 +121,8 @@ typedef struct nb_arch_size {
 #define NB_MAX_SIZE ((int64_t)1 << 30)
 /* Checks each; the error names the key. */
 nb_status nb_arch_check_sizes(const nb_config *cfg, const nb_arch_size *keys, size_t n, nb_error *err);
+/* layer_types has, for each layer, the word full_attention or sliding_attention. */
+nb_status nb_arch_check_layer_types(const nb_config *cfg, nb_error *err);
 /* The sizes that every attention decoder has; head_dim is bounded more narrowly, because rotary tables are made of it before a
  * tensor's shape confirms it. */
 nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err);

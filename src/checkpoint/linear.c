@@ -36,8 +36,58 @@ static const nb_tensor_info *member(const nb_ckpt *c, const char *module, const 
     return n > 0 && (size_t)n < sizeof full ? nb_ckpt_find(c, full) : NULL;
 }
 
+/* Which part of a stack a module's name means. */
+typedef struct part {
+    size_t stack; /* length of the stack's name */
+    uint64_t matrix;
+    bool transposed, halves, interleaved; /* halves: only every second row, or only half of the rows: */
+    size_t second;                        /* 1: the odd ones, the second half */
+} part;
+
+static bool parse_part(const char *module, part *out)
+{
+    static const struct {
+        const char *text;
+        bool halves, interleaved;
+        size_t second;
+    } rows[] = {{"", false, false, 0},
+                {"[:half]", true, false, 0},
+                {"[half:]", true, false, 1},
+                {"[0::2]", true, true, 0},
+                {"[1::2]", true, true, 1}};
+    const char *p = strchr(module, '[');
+    size_t digits = p ? strspn(p + 1, "0123456789") : 0;
+    if (!p || p == module || !digits || digits > 9 || p[1 + digits] != ']') return false;
+    const char *rest = p + digits + 2;
+    const bool transposed = strncmp(rest, ".T", 2) == 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rest + (transposed ? 2 : 0), rows[i].text) != 0) continue;
+        *out = (part){(size_t)(p - module), strtoull(p + 1, NULL, 10), transposed,
+                      rows[i].halves,       rows[i].interleaved,       rows[i].second};
+        return true;
+    }
+    return false;
+}
+
+size_t nb_linear_stack(const char *module)
+{
+    part p;
+    return parse_part(module, &p) ? p.stack : 0;
+}
+
+/* The tensor whose name is that of the part's stack, followed by `suffix`. */
+static const nb_tensor_info *of_stack(const nb_ckpt *c, const char *module, const part *p, const char *suffix)
+{
+    char full[NAME_CAP];
+    int n = snprintf(full, sizeof full, "%.*s%s", (int)p->stack, module, suffix);
+    return n > 0 && (size_t)n < sizeof full ? nb_ckpt_find(c, full) : NULL;
+}
+
 bool nb_linear_exists(const nb_ckpt *c, const char *module)
 {
+    part p;
+    if (parse_part(module, &p))
+        return of_stack(c, module, &p, "") || (!p.transposed && of_stack(c, module, &p, "_blocks"));
     return member(c, module, "weight") || member(c, module, "weight_packed");
 }
 
@@ -53,7 +103,11 @@ static nb_status missing(reader *r, const char *name, const char *expected)
 {
     char full[NAME_CAP];
     const nb_tensor_info *w = r->s->weight;
-    snprintf(full, sizeof full, "%s.%s", r->s->module, name);
+    const size_t stack = nb_linear_stack(r->s->module);
+    if (stack)
+        snprintf(full, sizeof full, "%.*s%s", (int)stack, r->s->module, name);
+    else
+        snprintf(full, sizeof full, "%s.%s", r->s->module, name);
     const nb_tensor_info *unlisted = nb_ckpt_unlisted(r->c, full);
     nb_fail(r->err, NB_ERR_MISSING, "the tensor is missing; expected %s", expected);
     nb_error_at(r->err, w ? nb_ckpt_file_path(r->c, w->file) : nb_ckpt_dir(r->c), full, -1);
@@ -263,11 +317,82 @@ static nb_status describe_plain(reader *r)
     return read_shape(r, 1);
 }
 
+static nb_status describe_module(reader *r)
+{
+    nb_linear_src *s = r->s;
+    const nb_tensor_info *packed = member(r->c, s->module, "weight_packed"),
+                         *plain = member(r->c, s->module, "weight");
+    s->weight = packed ? packed : plain;
+    if (!s->weight) return missing(r, "weight", "the weight of a linear (or weight_packed)");
+    if (packed && plain)
+        return wrong(r, packed, NB_ERR_FORMAT,
+                     "both weight and weight_packed are there; expected one of them");
+    return packed ? describe_packed(r) : describe_plain(r);
+}
+
+static nb_status check_stack_floats(reader *r)
+{
+    const nb_tensor_info *w = r->s->weight;
+    char shape[96];
+    r->s->scheme = NB_SCHEME_FLOAT;
+    r->s->format = w->dtype == NB_DT_F16 ? NB_FMT_F16 : w->dtype == NB_DT_F32 ? NB_FMT_F32 : NB_FMT_BF16;
+    const bool known = w->dtype == NB_DT_BF16 || r->s->format != NB_FMT_BF16;
+    if (known && w->rank == 3 && nb_tensor_elements(w)) return NB_OK;
+    return wrong(r, w, NB_ERR_FORMAT,
+                 "the stack is %s %s; expected BF16, F16 or F32 [experts, rows, columns]",
+                 nb_dtype_name(w->dtype), nb_tensor_shape_text(w, shape, sizeof shape));
+}
+
+static nb_status check_stack_blocks(reader *r, const part *p)
+{
+    nb_linear_src *s = r->s;
+    const nb_tensor_info *w = s->weight, *t = s->scale = of_stack(r->c, s->module, p, "_scales");
+    char shape[96];
+    s->scheme = NB_SCHEME_MXFP4;
+    s->format = NB_FMT_MXFP4;
+    if (w->rank != 4 || w->dtype != NB_DT_U8 || w->shape[3] != 16 || !nb_tensor_elements(w))
+        return wrong(r, w, NB_ERR_FORMAT,
+                     "the blocks are %s %s; expected U8 [experts, rows, columns / 32, 16]",
+                     nb_dtype_name(w->dtype), nb_tensor_shape_text(w, shape, sizeof shape));
+    if (!t) return missing(r, "_scales", "the scales of these blocks, U8 [experts, rows, columns / 32]");
+    if (t->rank == 3 && t->dtype == NB_DT_U8 && memcmp(t->shape, w->shape, 3 * sizeof *w->shape) == 0)
+        return NB_OK;
+    return wrong(r, t, NB_ERR_FORMAT,
+                 "the scales are %s %s; expected U8 in the shape of the blocks without its last dimension",
+                 nb_dtype_name(t->dtype), nb_tensor_shape_text(t, shape, sizeof shape));
+}
+
+static nb_status describe_part(reader *r, const part *p)
+{
+    nb_linear_src *s = r->s;
+    const nb_tensor_info *blocks = p->transposed ? NULL : of_stack(r->c, s->module, p, "_blocks");
+    s->weight = blocks ? blocks : of_stack(r->c, s->module, p, "");
+    if (!s->weight) return missing(r, "", "the matrices of all experts, [experts, rows, columns]");
+    nb_status st = blocks ? check_stack_blocks(r, p) : check_stack_floats(r);
+    if (st != NB_OK) return st;
+    const uint64_t *shape = s->weight->shape, rows = shape[1], experts = shape[0];
+    const uint64_t cols = blocks ? shape[2] * 32 : shape[2]; /* 16 bytes for each 32 of them */
+    const uint64_t out = p->transposed ? cols : rows;
+    if (p->matrix >= experts || (p->halves && out % 2))
+        return wrong(r, s->weight, NB_ERR_FORMAT,
+                     "the stack holds %llu matrices of %llu output rows; expected one number %llu, %s",
+                     (unsigned long long)experts, (unsigned long long)out, (unsigned long long)p->matrix,
+                     p->halves ? "with gate and up in equal parts" : "of all rows");
+    s->n = (size_t)(p->halves ? out / 2 : out);
+    s->k = (size_t)(p->transposed ? rows : cols);
+    s->ld = p->transposed ? (size_t)cols : 0;
+    s->gap = p->interleaved;
+    s->first = (size_t)(p->matrix * rows * (p->transposed ? cols : 1)) +
+               (p->interleaved ? p->second : p->second * s->n);
+    return NB_OK;
+}
+
 nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, size_t k, nb_linear_src *out,
                              nb_error *err)
 {
     nb_linear_src s = {.multiplier = 1};
     reader r = {c, &s, err};
+    part p;
     nb_status st;
     size_t len = strlen(module);
     if (len >= sizeof s.module) {
@@ -277,13 +402,7 @@ nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, siz
         return NB_ERR_LIMIT;
     }
     memcpy(s.module, module, len + 1);
-    const nb_tensor_info *packed = member(c, module, "weight_packed"), *plain = member(c, module, "weight");
-    s.weight = packed ? packed : plain;
-    if (!s.weight) return missing(&r, "weight", "the weight of a linear (or weight_packed)");
-    if (packed && plain)
-        return wrong(&r, packed, NB_ERR_FORMAT,
-                     "both weight and weight_packed are there; expected one of them");
-    st = packed ? describe_packed(&r) : describe_plain(&r);
+    st = parse_part(module, &p) ? describe_part(&r, &p) : describe_module(&r);
     if (st != NB_OK) return st;
     if ((n && n != s.n) || (k && k != s.k))
         return wrong(&r, s.weight, NB_ERR_FORMAT, "the linear is %zu by %zu; config.json asks for %zu by %zu",
@@ -345,6 +464,52 @@ static nb_status read_fp8_scales(const nb_ckpt *c, const nb_linear_src *s, size_
     return NB_OK;
 }
 
+uint64_t nb_linear_offset(const nb_linear_src *s, bool scale, size_t row, size_t col)
+{
+    const size_t size = s->scheme == NB_SCHEME_FLOAT ? row_bytes(s) / s->k : 1;
+    if (s->ld) return (s->first + (uint64_t)col * s->ld + (uint64_t)row * (s->gap + 1)) * size;
+    const uint64_t stored = s->first + (uint64_t)row * (s->gap + 1);
+    const size_t per = scale ? nb_linear_scale_k(s) : row_bytes(s) < s->k ? 2 : 1;
+    return stored * (scale ? nb_linear_scale_bytes(s, 1) : row_bytes(s)) + col / per * (scale ? 1 : size);
+}
+
+/* Rows of `bytes` each from t. With a gap, what lies between them is read too: one long read is faster than many short ones. */
+static nb_status read_rows(const nb_ckpt *c, const nb_linear_src *s, const nb_tensor_info *t, size_t bytes,
+                           size_t row, size_t rows, uint8_t *out, nb_error *err)
+{
+    const uint64_t begin = (s->first + (uint64_t)row * (s->gap + 1)) * bytes;
+    if (!s->gap || !rows) return nb_ckpt_read(c, t, begin, out, rows * bytes, err);
+    const size_t step = (s->gap + 1) * bytes, n = (rows - 1) * step + bytes;
+    uint8_t *all = malloc(n);
+    if (!all) return nb_fail_nomem(err, s->module, n);
+    nb_status st = nb_ckpt_read(c, t, begin, all, n, err);
+    for (size_t i = 0; st == NB_OK && i < rows; i++) memcpy(out + i * bytes, all + i * step, bytes);
+    free(all);
+    return st;
+}
+
+/* Rows of a matrix that is stored as its transpose: a stretch of each stored row, several at a time where they are near. */
+static nb_status read_columns(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *out,
+                              nb_error *err)
+{
+    const size_t size = row_bytes(s) / s->k, step = s->gap + 1, width = (rows - 1) * step + 1;
+    const size_t many = width * 4 < s->ld ? 1 : 1 + ((size_t)1 << 18) / s->ld;
+    const size_t cap = ((many - 1) * s->ld + width) * size;
+    nb_status st = NB_OK;
+    uint8_t *all = malloc(cap);
+    if (!all) return nb_fail_nomem(err, s->module, cap);
+    for (size_t k = 0; k < s->k && st == NB_OK; k += many) {
+        const size_t n = s->k - k < many ? s->k - k : many;
+        st = nb_ckpt_read(c, s->weight, nb_linear_offset(s, false, row, k), all,
+                          ((n - 1) * s->ld + width) * size, err);
+        for (size_t i = 0; st == NB_OK && i < n; i++)
+            for (size_t r = 0; r < rows; r++)
+                memcpy(out + (r * s->k + k + i) * size, all + (i * s->ld + r * step) * size, size);
+    }
+    free(all);
+    return st;
+}
+
 nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *codes,
                          void *scales, nb_error *err)
 {
@@ -353,11 +518,12 @@ nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, s
         nb_error_at(err, NULL, s->module, -1);
         return NB_ERR_ARGUMENT;
     }
-    nb_status st = nb_ckpt_read(c, s->weight, row * row_bytes(s), codes, rows * row_bytes(s), err);
+    nb_status st = s->ld && rows ? read_columns(c, s, row, rows, codes, err)
+                                 : read_rows(c, s, s->weight, row_bytes(s), row, rows, codes, err);
     if (st != NB_OK || s->scheme == NB_SCHEME_FLOAT) return st;
     if (s->format == NB_FMT_FP8) return read_fp8_scales(c, s, row, rows, scales, err);
     size_t n = nb_linear_scale_bytes(s, 1);
-    st = nb_ckpt_read(c, s->scale, row * n, scales, rows * n, err);
+    st = read_rows(c, s, s->scale, n, row, rows, scales, err);
     uint8_t *bytes = scales;
     for (size_t i = 0; st == NB_OK && s->scale_map && i < rows * n; i++) bytes[i] = s->scale_map[bytes[i]];
     return st;

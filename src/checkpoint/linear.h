@@ -7,6 +7,15 @@
  *     weight_packed/weight U8 or I8 + (weight_)scale E8M0 (F8_E8M0/U8) MXFP4
  *     weight F8_E4M3 + weight_scale/weight_scale_inv/scale            FP8: scalar, [N] or [N,1], or blocks; F32, BF16, E8M0
  *     weight BF16, F16, F32                                           as it is
+ *
+ * A linear may also be a part of a stack, one tensor with the matrices of all experts. Its module's name then says which part, as one
+ * would write it in Python (half: half the output rows, those of the gate or of up):
+ *
+ *     STACK[3]        expert 3        STACK[3][:half]  STACK[3][half:]     the first, the second half of its rows
+ *     STACK[3].T      transposed      STACK[3][0::2]   STACK[3][1::2]      the even, the odd ones; both also after .T
+ *
+ * where STACK is a float tensor [experts, rows, columns], or STACK_blocks U8 [experts, rows, columns / 32, 16] beside STACK_scales U8
+ * [experts, rows, columns / 32]: MXFP4, never transposed.
  */
 #ifndef NB_CHECKPOINT_LINEAR_H
 #define NB_CHECKPOINT_LINEAR_H
@@ -33,7 +42,10 @@ typedef struct nb_linear_src {
     float
         multiplier; /* global scale as a multiplier (CT: 1/weight_global_scale; FP8 tensor: its scale); 1 otherwise */
     size_t rows_per, cols_per; /* FP8: what one scale covers */
-    bool has_input;            /* a static activation scale is stored */
+    /* Where the rows are: row r is row first + r (gap + 1) of the tensor, all matrices of a stack under each other. With ld the
+     * matrix is stored as its transpose [k, ld]: value [r, c] is element first + c ld + r (gap + 1). */
+    size_t first, gap, ld;
+    bool has_input; /* a static activation scale is stored */
     float
         input_gs; /* NVFP4: as the kernel's divisor-like gs (CT: as stored; ModelOpt: 1/input_scale). Values unchecked */
     float input_multiplier; /* the same scale as a multiplier: the one that is stored is kept bit for bit */
@@ -47,8 +59,10 @@ typedef struct nb_linear_src {
  * NB_ERR_MISSING naming tensor, file, what was expected and the remedy; a shape or dtype that disagrees NB_ERR_FORMAT. */
 nb_status nb_linear_describe(const nb_ckpt *c, const char *module, size_t n, size_t k, nb_linear_src *out,
                              nb_error *err);
-/* True when any tensor that could be this module's weight exists (weight or weight_packed). */
+/* True when any tensor that could be this module's weight exists (weight, weight_packed, or the stack that it is a part of). */
 bool nb_linear_exists(const nb_ckpt *c, const char *module);
+/* The length of the stack's name in the name of a part of one; 0: no such name. */
+size_t nb_linear_stack(const char *module);
 
 /* True for the last part of a tensor's name that can be a member of a linear: "weight", "weight_scale", "input_scale", … */
 bool nb_linear_member(const char *last);
@@ -60,6 +74,8 @@ size_t nb_linear_scale_bytes(const nb_linear_src *s, size_t rows); /* 0: no scal
  * goes into multiplier instead, with a stream of ones). Thread-safe. */
 nb_status nb_linear_read(const nb_ckpt *c, const nb_linear_src *s, size_t row, size_t rows, uint8_t *codes,
                          void *scales, nb_error *err);
+/* The byte of the weight, or of the block scales, that value [row, col] is read from, from its tensor's begin on. */
+uint64_t nb_linear_offset(const nb_linear_src *s, bool scale, size_t row, size_t col);
 /* The scale_k that nb_packed_alloc wants for this source. */
 size_t nb_linear_scale_k(const nb_linear_src *s);
 /* Dequantised rows as F32 straight from the checkpoint's bytes (the doctor's view). out [rows][k]. */

@@ -142,6 +142,8 @@ static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_ten
     const nb_slot *g = nb_at(m, w, NB_PART_EXPERT_GATE), *u = nb_at(m, w, NB_PART_EXPERT_UP),
                   *d = nb_at(m, w, NB_PART_EXPERT_DOWN);
     const nb_linear *in[] = {g->lin, u->lin}, *down = d->lin;
+    const nb_tensor *in_bias = nb_at(m, w, NB_PART_EXPERT_GATE_UP_BIAS)->t,
+                    *out_bias = nb_at(m, w, NB_PART_EXPERT_DOWN_BIAS)->t;
     nb_tensor *y[] = {f->egate, f->eup};
     const size_t from = g->lin ? 0 : 1;
     nb_linear_call c = {.w = in + from,
@@ -152,6 +154,10 @@ static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_ten
                         .ids = f->ids,
                         .slots = f->slots};
     x->ops->linear(x, &c);
+    if (in_bias) {
+        x->ops->expert_bias(x, f->egate, f->ids, in_bias, 0, 2);
+        x->ops->expert_bias(x, f->eup, f->ids, in_bias, 1, 2);
+    }
     activate(m, f, g->lin, x->rows.n * f->slots, f->egate, f->eup);
     c.w = &down;
     c.count = 1;
@@ -159,6 +165,7 @@ static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_ten
     c.y = &(nb_tensor *){f->parts};
     c.x_per_slot = true;
     x->ops->linear(x, &c);
+    if (out_bias) x->ops->expert_bias(x, f->parts, f->ids, out_bias, 0, 1);
 }
 
 void nb_moe_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h, const nb_tensor *routed,

@@ -256,8 +256,8 @@ static nb_status load_slot(loader *ld, const nb_arch_tensor *row, int64_t l, nb_
         const nb_linear_src *src = &out->src[e];
         m->format_bytes[out->lin[e].format] += m->x->ops->weight_bytes(out->lin[e].w);
         m->other_bytes += m->x->ops->derived_bytes(out->lin[e].w);
-        progress(ld, src->weight->end - src->weight->begin +
-                         (src->scale ? src->scale->end - src->scale->begin : 0));
+        progress(ld, nb_linear_code_bytes(src, src->n) +
+                         (src->format == NB_FMT_FP8 ? 0 : nb_linear_scale_bytes(src, src->n)));
     }
     return NB_OK;
 }

@@ -109,6 +109,7 @@ extern const nb_forward nb_forward_deepseek_v4;
 extern const nb_forward nb_forward_gemma3;
 extern const nb_forward nb_forward_gemma4;
 extern const nb_forward nb_forward_glm4_moe;
+extern const nb_forward nb_forward_gpt_oss;
 extern const nb_forward nb_forward_llama;
 extern const nb_forward nb_forward_minimax_m2;
 extern const nb_forward nb_forward_mistral;

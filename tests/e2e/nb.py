@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "glm4_moe",
     "glm4_moe_lite",
     "glm_moe_dsa",
+    "gpt_oss",
     "llama",
     "minimax_m2",
     "mistral",

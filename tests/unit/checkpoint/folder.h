@@ -9,7 +9,7 @@ typedef struct folder_tensor {
     const char *name;
     nb_dtype dtype;
     size_t rank;
-    uint64_t shape[3];
+    uint64_t shape[4];
     const void *bytes; /* NULL: zeros */
 } folder_tensor;
 

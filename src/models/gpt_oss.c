@@ -1,0 +1,24 @@
+/*
+ * gpt-oss: every other layer sees a window, each head has a sink, every linear a bias; experts chosen by logit, their weights a
+ * softmax over the chosen. After transformers models/gpt_oss/modeling_gpt_oss.py.
+ */
+#include "models/decoder.h"
+
+static nb_status open(nb_model *m, nb_error *err)
+{
+    nb_decoder *s;
+    nb_status st;
+    if ((st = nb_only_bool(m, "attention_bias", true, err)) ||
+        (st = nb_only_number(m, "swiglu_alpha", 1.702, err)) || (st = nb_decoder_open(m, sizeof *s, err)))
+        return st;
+    s = m->state;
+    s->ffn.act = NB_ACT_SILU_PLUS;
+    s->ffn.score = NB_SCORE_SOFTMAX_CHOSEN;
+    if ((st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, false, err)) ||
+        (st = nb_ffn_experts(m, &s->ffn, "intermediate_size", err)) ||
+        (st = nb_read_number(m, "swiglu_limit", 0, 1e9, &s->ffn.limit, err)))
+        return st;
+    return nb_decoder_declare(m, err);
+}
+
+const nb_forward nb_forward_gpt_oss = NB_DECODER(&nb_arch_gpt_oss, open);
