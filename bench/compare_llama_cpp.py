@@ -153,7 +153,7 @@ def run_nibble(a, arith, prompt, tokens):
 
 
 def run_llama(a, gguf, prompt, tokens):
-    cmd = [a.llama_bench, "-m", gguf, "-p", str(prompt), "-n", str(tokens), "-t", str(a.threads), "-ub", str(prompt), "-b", str(prompt), "-r", "3", "-o", "json"]
+    cmd = [a.llama_bench, "-m", gguf, "-p", str(prompt), "-n", str(tokens), "-t", str(a.threads), "-ub", str(prompt), "-b", str(prompt), "-r", str(a.reps), "-o", "json"]
     env = os.environ | ({"LD_PRELOAD": a.llama_preload} if a.llama_preload else {})
     out = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True, env=env).stdout)
     return {"prefill" if r["n_prompt"] else "decode": max(r["samples_ts"]) for r in out}
@@ -170,6 +170,7 @@ def main():
     ap.add_argument("--arith", default="int8,bf16")
     ap.add_argument("--types", default="nvfp4,q4_0")
     ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--reps", type=int, default=3, help="repetitions of llama-bench in a round")
     ap.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     ap.add_argument("--kernels")
     ap.add_argument("--work", type=pathlib.Path, help="where the GGUF files are written and kept")
