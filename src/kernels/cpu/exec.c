@@ -211,6 +211,8 @@ out:
     return s;
 }
 
+enum { SCORES = 65536 }; /* room for scores of a thread: what stays in the second-level cache */
+
 static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
@@ -225,7 +227,8 @@ static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
     c->yout = nb_calloc_aligned(yout, sizeof *c->yout);
     c->order = calloc(rows + 1, sizeof *c->order);
     c->first = calloc(w->n_experts + 1, sizeof *c->first);
-    c->scores = nb_calloc_aligned(c->threads * w->max_context, sizeof *c->scores);
+    c->score_room = 4 * w->max_context > SCORES ? 4 * w->max_context : SCORES;
+    c->scores = nb_calloc_aligned(c->threads * c->score_room, sizeof *c->scores);
     c->ptrs = calloc(c->threads * 2 * w->max_context + 1, sizeof *c->ptrs);
     if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores || !c->ptrs)
         return nb_fail_nomem(err, "work memory", (xin + yout) * sizeof(float));

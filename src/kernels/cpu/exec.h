@@ -27,7 +27,8 @@ typedef struct nb_cpu_exec {
     float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order;    /* [max_rows * slots]: (row, slot) pairs sorted by expert */
     uint32_t *first;    /* [n_experts + 1]: where each expert's pairs begin in order */
-    float *scores;      /* [threads][max_context] */
+    float *scores;      /* [threads][score_room] */
+    size_t score_room;  /* at least a few times max_context */
     const float **ptrs; /* [threads][2][max_context] */
 } nb_cpu_exec;
 
@@ -57,6 +58,12 @@ void nb_cpu_tell_of(nb_exec *x, const char *op, const nb_tensor *out, size_t row
 bool nb_cpu_finite(const float *v, size_t n);
 /* Remembers op as the first that brought something into the cache that is not finite. */
 void nb_cpu_bad(nb_exec *x, const char *op, const nb_tensor *param);
+
+/* Rows of a compressed stream that the query at pos may see: those whose last token is at or before it. */
+static inline size_t nb_complete_rows(size_t pos, size_t tokens_per_row)
+{
+    return (pos + 1) / tokens_per_row;
+}
 
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);

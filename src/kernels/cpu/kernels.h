@@ -10,16 +10,22 @@
 #include "base/cpu.h"
 #include "kernels/packed.h"
 
-/* One query row's attention over rows that the caller has gathered (paging is not the kernel's business). */
+/* One head of one row of queries. It attends to the rows [begin, end) of those gathered. */
+typedef struct nb_query {
+    const float *q; /* [dk] */
+    float *out;     /* [dv] */
+    float *scores;  /* [n_rows] scratch: what scores() makes, softmax makes weights of, and weigh() reads */
+    size_t begin, end;
+} nb_query;
+
+/* Queries that share gathered rows (paging is not the kernel's business). What a query gets does not depend on the others. */
 typedef struct nb_attend_args {
-    const float *q;             /* [heads][dk] */
-    const float *const *k_rows; /* n_rows pointers to dk floats, shared by all heads of this call */
-    const float *const *v_rows; /* n_rows pointers to dv floats; may be k_rows */
-    size_t heads, n_rows, dk, dv;
-    float scale;       /* multiplies q.k */
-    const float *sink; /* [heads] extra logits without a value, or NULL */
-    float *scores;     /* scratch [n_rows] */
-    float *out;        /* [heads][dv] */
+    const nb_query *queries; /* [n_queries] */
+    size_t n_queries;
+    const float *const *k_rows; /* pointers to dk floats */
+    const float *const *v_rows; /* pointers to dv floats; may be k_rows */
+    size_t dk, dv;
+    float scale; /* multiplies q.k */
 } nb_attend_args;
 
 typedef struct nb_kernels {
@@ -57,8 +63,11 @@ typedef struct nb_kernels {
      * maximum is -inf gives zeros. NaN gives NaN. */
     void (*softmax)(float *x, size_t n, const float *sink);
 
-    /* scores = q.k * scale, softmax with sink, out = sum p * v. n_rows = 0 gives zeros. */
-    void (*attend)(const nb_attend_args *a);
+    /* scores[r] = q . k_rows[r] * scale for rows r0 <= r < r1 of every query; those outside a query's own range are never read,
+     * but may be written. */
+    void (*scores)(const nb_attend_args *a, size_t r0, size_t r1);
+    /* out[c] = sum over a query's rows, ascending, of scores[r] * v_rows[r][c], for columns c0 <= c < c1. No rows give zeros. */
+    void (*weigh)(const nb_attend_args *a, size_t c0, size_t c1);
 
     /* y = silu(g) * u, with g = min(g, limit), u = clamp(u, -limit, limit) when limit > 0. y may be g or u. */
     void (*swiglu)(const float *g, const float *u, float limit, size_t n, float *y);

@@ -1,4 +1,4 @@
-/* Positions and the cache on the CPU: rotary embedding, storing rows, attention, DeepSeek-V4's compressors and indexer. */
+/* Positions and the cache on the CPU: rotary embedding, storing rows, DeepSeek-V4's compressors and indexer. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -52,96 +52,36 @@ void nb_cpu_rope(nb_exec *x, nb_tensor *t, const nb_rope *r, size_t heads, size_
     nb_cpu_tell(x, "rope", t, x->rows.n);
 }
 
+typedef struct store_job {
+    nb_exec *x;
+    const nb_kv_stream *s;
+    const nb_tensor *a, *b;
+    atomic_bool bad;
+} store_job;
+
+static void store_rows(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    store_job *j = ctx;
+    const nb_tensor *a = j->a, *b = j->b;
+    for (size_t t = begin; t < end; t++) {
+        float *row = nb_kv_row(j->s, j->x->rows.seq[t], j->x->rows.pos[t] / j->s->decl.tokens_per_row);
+        memcpy(row, a->f + t * a->cols, a->cols * sizeof *row);
+        if (b) memcpy(row + a->cols, b->f + t * b->cols, b->cols * sizeof *row);
+        if (!j->x->bad || nb_cpu_finite(row, a->cols + (b ? b->cols : 0))) continue;
+        j->x->bad->row[t] = 1;
+        atomic_store_explicit(&j->bad, true, memory_order_relaxed);
+    }
+}
+
 void nb_cpu_store(nb_exec *x, size_t stream, const nb_tensor *a, const nb_tensor *b)
 {
     if (x->err.status) return;
-    const nb_kv_stream *s = &x->kv->streams[stream];
-    bool bad = false;
-    for (size_t t = 0; t < x->rows.n; t++) {
-        float *row = nb_kv_row(s, x->rows.seq[t], x->rows.pos[t] / s->decl.tokens_per_row);
-        memcpy(row, a->f + t * a->cols, a->cols * sizeof *row);
-        if (b) memcpy(row + a->cols, b->f + t * b->cols, b->cols * sizeof *row);
-        if (!x->bad || nb_cpu_finite(row, a->cols + (b ? b->cols : 0))) continue;
-        x->bad->row[t] = 1;
-        bad = true;
-    }
-    if (bad) nb_cpu_bad(x, "store", NULL);
-}
-
-/* Rows of a compressed stream that the query at pos may see: those whose last token is at or before it. */
-static size_t complete_rows(size_t pos, size_t tokens_per_row)
-{
-    return (pos + 1) / tokens_per_row;
-}
-
-typedef struct attend_job {
-    nb_exec *x;
-    const nb_attend_call *c;
-    size_t per_kv, split, heads_per; /* query heads per KV head, parts per KV head, heads per part */
-} attend_job;
-
-static void attend_items(void *ctx, size_t thread, size_t begin, size_t end)
-{
-    const attend_job *j = ctx;
-    const nb_attend_call *c = j->c;
-    nb_cpu_exec *cpu = nb_cpu_of(j->x);
-    const nb_kv_stream *streams = j->x->kv->streams;
-    const float **kp = cpu->ptrs + thread * 2 * cpu->max_context, **vp = kp + cpu->max_context;
-    size_t parts = c->kv_heads * j->split;
-    for (size_t item = begin; item < end; item++) {
-        size_t t = item / parts, kv = item % parts / j->split, part = item % j->split;
-        size_t h0 = kv * j->per_kv + part * j->heads_per;
-        size_t h1 = h0 + j->heads_per < (kv + 1) * j->per_kv ? h0 + j->heads_per : (kv + 1) * j->per_kv;
-        if (h0 >= h1) continue;
-        uint32_t seq = j->x->rows.seq[t];
-        size_t pos = j->x->rows.pos[t], n = 0;
-        size_t from = c->window && pos + 1 > c->window ? pos + 1 - c->window : 0;
-        if (c->select && !c->compressed) from = pos + 1;
-        for (size_t p = from; p <= pos; p++, n++) {
-            kp[n] = nb_kv_row(&streams[c->k_stream], seq, p) + kv * c->dk;
-            vp[n] = nb_kv_row(&streams[c->v_stream], seq, p) + kv * c->dv;
-        }
-        if (c->select) {
-            size_t ks = c->compressed ? c->comp_stream : c->k_stream;
-            size_t vs = c->compressed ? c->comp_stream : c->v_stream;
-            const int32_t *sel = c->select->i + t * c->select->cols;
-            for (size_t i = 0; i < c->select->cols && sel[i] >= 0; i++, n++) {
-                kp[n] = nb_kv_row(&streams[ks], seq, (size_t)sel[i]) + kv * c->dk;
-                vp[n] = nb_kv_row(&streams[vs], seq, (size_t)sel[i]) + kv * c->dv;
-            }
-        } else if (c->compressed) {
-            const nb_kv_stream *s = &streams[c->comp_stream];
-            size_t all = complete_rows(pos, s->decl.tokens_per_row);
-            for (size_t w = 0; w < all; w++, n++) kp[n] = vp[n] = nb_kv_row(s, seq, w);
-        }
-        nb_attend_args a = {
-            .q = c->q->f + t * c->q->cols + h0 * c->dk,
-            .k_rows = kp,
-            .v_rows = vp,
-            .heads = h1 - h0,
-            .n_rows = n,
-            .dk = c->dk,
-            .dv = c->dv,
-            .scale = c->scale,
-            .sink = c->sink ? c->sink->f + h0 : NULL,
-            .scores = cpu->scores + thread * cpu->max_context,
-            .out = c->out->f + t * c->out->cols + h0 * c->dv,
-        };
-        cpu->k->attend(&a);
-        nb_cpu_round(j->x, a.out, a.heads * c->dv);
-    }
-}
-
-void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
-{
-    if (x->err.status) return;
-    size_t per_kv = c->heads / c->kv_heads;
-    /* with few rows, one KV head's query heads are split so that every thread has work; heads do not touch each other */
-    size_t threads = nb_pool_threads(x->pool), split = 1;
-    while (split < per_kv && x->rows.n * c->kv_heads * split < 2 * threads) split *= 2;
-    attend_job j = {x, c, per_kv, split, nb_ceil_div(per_kv, split)};
-    nb_cpu_rows(x, x->rows.n * c->kv_heads * split, j.heads_per * c->dk * 64, attend_items, &j);
-    nb_cpu_tell_of(x, "attend", c->out, x->rows.n, c->sink, NULL, NULL);
+    store_job j = {.x = x, .s = &x->kv->streams[stream], .a = a, .b = b};
+    if (j.s->decl.tokens_per_row > 1) /* the last of several tokens stays */
+        store_rows(&j, 0, 0, x->rows.n);
+    else
+        nb_cpu_rows(x, x->rows.n, a->cols + (b ? b->cols : 0), store_rows, &j);
+    if (j.bad) nb_cpu_bad(x, "store", NULL);
 }
 
 /* Pools one entry: softmax over the slots of each channel's gate, weighted sum of its content. */
@@ -252,10 +192,10 @@ static void index_rows(void *ctx, size_t thread, size_t begin, size_t end)
     const nb_index_call *c = j->c;
     nb_cpu_exec *cpu = nb_cpu_of(j->x);
     const nb_kv_stream *s = &j->x->kv->streams[c->key_stream];
-    float *score = cpu->scores + thread * cpu->max_context;
+    float *score = cpu->scores + thread * cpu->score_room;
     size_t k = c->select->cols;
     for (size_t t = begin; t < end; t++) {
-        size_t all = complete_rows(j->x->rows.pos[t], s->decl.tokens_per_row);
+        size_t all = nb_complete_rows(j->x->rows.pos[t], s->decl.tokens_per_row);
         int32_t *sel = c->select->i + t * k;
         for (size_t i = 0; i < k; i++) sel[i] = i < all ? (int32_t)i : -1;
         if (all <= k) continue;

@@ -23,8 +23,9 @@ const nb_kernels *nb_kernels_amx(void)
                                      .linear_i8 = nb_avx512_linear_i8,
                                      .rmsnorm = nb_avx2_rmsnorm,
                                      .rope = nb_avx2_rope,
-                                     .softmax = nb_avx2_softmax,
-                                     .attend = nb_avx2_attend,
+                                     .softmax = nb_avx512_softmax,
+                                     .scores = nb_avx512_scores,
+                                     .weigh = nb_avx512_weigh,
                                      .swiglu = nb_avx2_swiglu,
                                      .dot = nb_avx2_dot,
                                      .axpy = nb_avx2_axpy};

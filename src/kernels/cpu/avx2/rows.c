@@ -112,7 +112,8 @@ const nb_kernels *nb_kernels_avx2(void)
                                      .rmsnorm = nb_avx2_rmsnorm,
                                      .rope = nb_avx2_rope,
                                      .softmax = nb_avx2_softmax,
-                                     .attend = nb_avx2_attend,
+                                     .scores = nb_avx2_scores,
+                                     .weigh = nb_avx2_weigh,
                                      .swiglu = nb_avx2_swiglu,
                                      .dot = nb_avx2_dot,
                                      .axpy = nb_avx2_axpy};

@@ -57,15 +57,20 @@ static void axpy(float a, const float *x, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
-static void attend(const nb_attend_args *a)
+static void scores(const nb_attend_args *a, size_t r0, size_t r1)
 {
-    for (size_t h = 0; h < a->heads; h++) {
-        const float *q = a->q + h * a->dk;
-        float *out = a->out + h * a->dv;
-        for (size_t r = 0; r < a->n_rows; r++) a->scores[r] = dot(q, a->k_rows[r], a->dk) * a->scale;
-        softmax(a->scores, a->n_rows, a->sink ? a->sink + h : NULL);
-        memset(out, 0, a->dv * sizeof *out);
-        for (size_t r = 0; r < a->n_rows; r++) axpy(a->scores[r], a->v_rows[r], a->dv, out);
+    for (size_t i = 0; i < a->n_queries; i++)
+        for (size_t r = r0; r < r1; r++)
+            a->queries[i].scores[r] = dot(a->queries[i].q, a->k_rows[r], a->dk) * a->scale;
+}
+
+static void weigh(const nb_attend_args *a, size_t c0, size_t c1)
+{
+    for (size_t i = 0; i < a->n_queries; i++) {
+        const nb_query *q = &a->queries[i];
+        memset(q->out + c0, 0, (c1 - c0) * sizeof *q->out);
+        for (size_t r = q->begin; r < q->end; r++)
+            axpy(q->scores[r], a->v_rows[r] + c0, c1 - c0, q->out + c0);
     }
 }
 
@@ -91,7 +96,8 @@ const nb_kernels *nb_kernels_generic(void)
                                      .rmsnorm = rmsnorm,
                                      .rope = rope,
                                      .softmax = softmax,
-                                     .attend = attend,
+                                     .scores = scores,
+                                     .weigh = weigh,
                                      .swiglu = swiglu,
                                      .dot = dot,
                                      .axpy = axpy};
