@@ -68,6 +68,13 @@ static void recurrent(void **unused)
     each_as_alone("nemotron_h_modelopt", NB_ARITH_W4A4, 7);
 }
 
+static void one_block_for_all(void **unused)
+{
+    each_as_alone("mistral_modelopt", NB_ARITH_W4A4, 7); /* a window */
+    each_as_alone("glm4_moe_ct", NB_ARITH_BF16, 64);     /* biases, norms, experts in some layers */
+    each_as_alone("phi3_ct", NB_ARITH_EXACT, 7);         /* fused projections */
+}
+
 static void demo(void **unused)
 {
     const char *path = NB_TEST_DATA "/fixtures/demo/modelopt";
@@ -199,9 +206,11 @@ static void prompt_again(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),       cmocka_unit_test(deepseek),     cmocka_unit_test(recurrent),
-        cmocka_unit_test(demo),        cmocka_unit_test(preempted),    cmocka_unit_test(long_answer),
-        cmocka_unit_test(small_cache), cmocka_unit_test(prompt_again),
+        cmocka_unit_test(llama),        cmocka_unit_test(deepseek),
+        cmocka_unit_test(recurrent),    cmocka_unit_test(one_block_for_all),
+        cmocka_unit_test(demo),         cmocka_unit_test(preempted),
+        cmocka_unit_test(long_answer),  cmocka_unit_test(small_cache),
+        cmocka_unit_test(prompt_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

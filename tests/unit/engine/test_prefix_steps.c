@@ -1,6 +1,6 @@
 /* The prefix cache on whole models: logits after a hit are those without one to the bit, at every boundary, after eviction, for
  * sequences that share and part, in one batch and alone. The models' streams: all rows; windows of 32 and 8 and 128, entries of 4
- * and of 128 tokens; windows of 4 and 32 with a state after each 32 tokens. */
+ * and of 128 tokens; windows of 4 and 32 with a state after each 32 tokens; windows of 24. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 enum { T = 300, SEQS = 8, TEXTS = 4 };
 
 static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
-                                     "qwen3_next_ct", "nemotron_h_modelopt"};
+                                     "qwen3_next_ct",  "nemotron_h_modelopt",  "mistral_modelopt"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 static nb_engine *open_engine(const char *model, size_t blocks, bool cache)

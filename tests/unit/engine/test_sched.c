@@ -604,6 +604,39 @@ static void test_parked_sequences_give_way(void **unused)
     close_bench(b);
 }
 
+/* Beyond 20 tokens a sequence is computed anew: whoever is running gives up what it has, whoever comes in takes nothing. */
+static void test_grown_beyond_a_turn(void **unused)
+{
+    bench *b = open_bench((nb_sched_options){.turns_at = 20}, 16, true);
+    nb_sched_seq *q = submit(b, 0, 18, 40, 0);
+    plan(b, 0);
+    assert_int_equal(part_of(b, q)->n, 18);
+    commit(b); /* 19 tokens, then 20 */
+    steps(b, 1, 0);
+    plan(b, 0);
+    assert_int_equal(part_of(b, q)->n, 1); /* the 20th */
+    commit(b);
+    assert_int_equal(q->n_tokens, 21);
+    plan(b, 0);
+    assert_true(part_of(b, q)->opened);
+    assert_int_equal(part_of(b, q)->from, 0);
+    assert_int_equal(part_of(b, q)->n, 21);
+    commit(b);
+    plan(b, 0); /* once */
+    assert_int_equal(part_of(b, q)->from, 21);
+    commit(b);
+    memcpy(b->ids[1], b->ids[0], sizeof b->ids[0]);
+    nb_sched_seq *other = submit(b, 1, 30, 4, 1);
+    plan(b, 1);
+    assert_int_equal(part_of(b, other)->from, 0);
+    commit(b);
+    memcpy(b->ids[2], b->ids[0], sizeof b->ids[0]);
+    nb_sched_seq *small = submit(b, 2, 18, 1, 2); /* the short rows of the first are there for a short one */
+    plan(b, 2);
+    assert_int_equal(part_of(b, small)->from, 16);
+    close_bench(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_priorities),
         cmocka_unit_test(test_parked_sequences),
         cmocka_unit_test(test_parked_sequences_give_way),
+        cmocka_unit_test(test_grown_beyond_a_turn),
         cmocka_unit_test(test_cancelled_anywhere),
         cmocka_unit_test(test_published_only_when_finite),
         cmocka_unit_test(test_healed_rows_are_not_taken_from_the_cache),

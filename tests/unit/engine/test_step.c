@@ -106,9 +106,9 @@ static float *run(nb_engine *e, const prompt *p, size_t chunk)
     return s.out[0];
 }
 
-static const char *const models[] = {"llama_modelopt",       "llama_mixed",
-                                     "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
-                                     "qwen3_next_ct",        "nemotron_h_modelopt"};
+static const char *const models[] = {
+    "llama_modelopt", "llama_mixed",         "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
+    "qwen3_next_ct",  "nemotron_h_modelopt", "minimax_m2_modelopt",  "qwen2_ct"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 static void test_logits_are_the_reference(void **unused)
