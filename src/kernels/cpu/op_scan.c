@@ -214,7 +214,7 @@ static void scan_items(void *ctx, size_t thread, size_t begin, size_t end)
             size_t key = (item - first) / j->split, part = (item - first) % j->split;
             size_t h0 = key * j->per_key + part * j->heads_per, h1 = h0 + j->heads_per;
             if (h1 > (key + 1) * j->per_key) h1 = (key + 1) * j->per_key;
-            scan_run(j, t, next, h0, h1);
+            if (h0 < h1) scan_run(j, t, next, h0, h1);
         }
     }
 }
