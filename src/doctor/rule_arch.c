@@ -120,9 +120,15 @@ static void name_absent(census *k, size_t finding, const nb_arch_tensor *row, in
         nb_findings_tensor(k->out, finding, likely);
         return;
     }
+    const size_t stack = nb_linear_stack(likely);
+    if (stack) { /* one for all experts: named once */
+        likely[stack] = '\0';
+        if (e > 0) return;
+    }
     const nb_module_class *cls = nb_modules_class(&c->modules, likely);
     const nb_module *like = cls ? &c->modules.items[cls->example[nb_module_class_kind(cls)]] : NULL;
-    for (int m = 0; m < NB_MEMBER_COUNT; m++) {
+    if (stack && !like && nb_check_absent(c, likely)) nb_findings_tensor(k->out, finding, likely);
+    for (int m = 0; m < NB_MEMBER_COUNT && (like || !stack); m++) {
         if (like ? !like->member[m] : m != NB_MEMBER_WEIGHT) continue;
         nb_buf_clear(&k->name);
         nb_buf_addf(&k->name, "%s%s", likely, nb_member_suffix((nb_member)m));
@@ -139,6 +145,13 @@ static bool is_news(const census *k, const nb_arch_tensor *row, int64_t l, int64
     char likely[512], full[544];
     if (nb_arch_find(c->ckpt, &c->config, row, l, e, likely, sizeof likely, &unused)) return false;
     if (!is_linear(row)) return nb_check_absent(c, likely);
+    const size_t stack = nb_linear_stack(likely);
+    if (stack) { /* told of the first row that has a part in it */
+        bool skipped;
+        likely[stack] = '\0';
+        if (nb_arch_identify(&c->config, likely, &l, &e, &skipped) != row || !nb_check_absent(c, likely))
+            return false;
+    }
     for (int m = 0; m < NB_MEMBER_COUNT; m++) {
         snprintf(full, sizeof full, "%s%s", likely, nb_member_suffix((nb_member)m));
         if (!is_input((nb_member)m) && !nb_check_absent(c, full)) return false;
@@ -404,6 +417,32 @@ static void shape_text(const uint64_t *dims, size_t rank, nb_buf *b)
     nb_buf_adds(b, "]");
 }
 
+/* A stack: as many matrices as there are experts, each of the shape of what its rows make. Scales are judged beside their blocks. */
+static void judge_stack(const nb_check *c, const nb_tensor_info *t, const nb_place *p, size_t from,
+                        nb_findings *out)
+{
+    const int64_t experts = nb_arch_experts(&c->config, p->row);
+    char module[256], have[96], expected[256];
+    uint64_t want[4];
+    nb_linear_src src;
+    nb_error why;
+    size_t len;
+    if (nb_member_of(t->name, &len) == NB_MEMBER_SCALES) return;
+    if (nb_config_shape(&c->config, p->row->shape, (int)p->l, want, &why) != 2) {
+        report_config(&why, from, out);
+        return;
+    }
+    const bool found =
+        nb_arch_find(c->ckpt, &c->config, p->row, p->l, experts - 1, module, sizeof module, NULL);
+    const nb_status s = nb_linear_describe(c->ckpt, module, want[0], want[1], &src, &why);
+    if (!found || (s == NB_OK && (int64_t)t->shape[0] == experts)) return;
+    if (s != NB_OK && strcmp(why.tensor, t->name) != 0) return;
+    snprintf(expected, sizeof expected, "%lld experts, for each of them %s = [%llu, %llu]",
+             (long long)experts, p->row->shape, (unsigned long long)want[0], (unsigned long long)want[1]);
+    report_shape(c, t, "a stack of experts has another shape than config.json implies",
+                 nb_tensor_shape_text(t, have, sizeof have), expected, from, out);
+}
+
 static nb_status judge_tensor(const nb_check *c, const nb_tensor_info *t, const nb_place *p, size_t from,
                               nb_findings *out, nb_error *err)
 {
@@ -412,6 +451,10 @@ static nb_status judge_tensor(const nb_check *c, const nb_tensor_info *t, const 
     nb_buf measured = {0}, expected = {0};
     nb_error why;
     nb_status s = NB_OK;
+    if (is_linear(p->row) && p->e < 0 && has_index(p->row, "{e}")) {
+        judge_stack(c, t, p, from, out);
+        return NB_OK;
+    }
     if (!shape_of(c, p->row, t, &measured, have, &rank)) goto out;
     nb_buf_clear(&measured);
     size_t wanted = nb_config_shape(&c->config, p->row->shape, (int)p->l, want, &why);

@@ -113,11 +113,37 @@ static bool blame_float(doctor *d, nb_cause cause, const nb_tensor_info *t)
     return true;
 }
 
+/* A part of a stack: only its own rows can be to blame. */
+static bool blame_part(doctor *d, const nb_linear_src *s)
+{
+    const bool scale = s->format == NB_FMT_MXFP4;
+    const nb_tensor_info *t = scale ? s->scale : s->weight;
+    const size_t step = 1 + 65536 / s->k;
+    bool found = false;
+    float *v = malloc(step * s->k * sizeof *v);
+    if (!v) d->status = nb_fail_nomem(d->err, s->module, step * s->k * sizeof *v);
+    for (size_t row = 0; d->status == NB_OK && row < s->n && !found; row += step) {
+        const size_t rows = s->n - row < step ? s->n - row : step;
+        d->status = nb_linear_dequantise(d->c->ckpt, s, row, rows, v, d->err);
+        for (size_t i = 0; d->status == NB_OK && i < rows * s->k && !found; i++) {
+            found = !isfinite(v[i]);
+            if (!found) continue;
+            blame(d, scale ? NB_CAUSE_NAN_SCALE : NB_CAUSE_NAN_WEIGHT, NULL, t,
+                  (int64_t)(t->begin + nb_linear_offset(s, scale, row + i / s->k, i % s->k)),
+                  "%s makes row %zu, column %zu of the linear %s", t->name, row + i / s->k, i % s->k,
+                  isnan(v[i]) ? "NaN" : "infinite");
+        }
+    }
+    free(v);
+    return found;
+}
+
 /* What is wrong with the bytes of a linear's weight and block scales. */
 static bool blame_bytes(doctor *d, const nb_linear_src *s)
 {
     uint8_t b = 0;
-    if (s->format == NB_FMT_NVFP4 || (s->scale && s->scale->dtype == NB_DT_F8_E8M0)) {
+    if (nb_linear_stack(s->module)) return blame_part(d, s);
+    if (s->format == NB_FMT_NVFP4 || s->format == NB_FMT_MXFP4) {
         bool e8 = s->format != NB_FMT_NVFP4;
         int64_t at = find_byte(d, s->scale, e8 ? e8m0_nan : e4m3_nan, NULL, &b);
         if (at >= 0) {
