@@ -25,22 +25,13 @@ static const nb_arch_tensor tensors[] = {
 
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
-    static const nb_arch_size keys[] = {
-        {"intermediate_size", NB_MAX_SIZE},     {"n_routed_experts", NB_MAX_EXPERTS},
-        {"n_shared_experts", 1 << 20},          {"num_experts_per_tok", 1 << 10},
-        {"moe_intermediate_size", NB_MAX_SIZE}, {"first_k_dense_replace", NB_MAX_SIZE}};
-    nb_status s = nb_arch_check_decoder(cfg, err);
+    static const nb_arch_size keys[] = {{"intermediate_size", NB_MAX_SIZE},
+                                        {"moe_intermediate_size", NB_MAX_SIZE},
+                                        {"n_shared_experts", 1 << 20},
+                                        {"first_k_dense_replace", NB_MAX_SIZE}};
+    nb_status s = nb_arch_check_experts(cfg, err);
     return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
 }
 
-const nb_arch nb_arch_glm4_moe = {
-    .name = "glm4_moe",
-    .model_types = model_types,
-    .prefixes = nb_arch_prefixes,
-    .skip = nb_arch_skip,
-    .tensors = tensors,
-    .n_tensors = sizeof tensors / sizeof *tensors,
-    .n_experts_key = "n_routed_experts",
-    .symbol = nb_arch_head_symbol,
-    .validate = validate,
-};
+const nb_arch nb_arch_glm4_moe = {NB_ARCH_COMMON("glm4_moe"), .n_experts_key = "n_routed_experts",
+                                  .symbol = nb_arch_head_symbol, .validate = validate};

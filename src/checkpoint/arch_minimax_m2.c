@@ -1,4 +1,5 @@
-/* The minimax_m2 table: MiniMax-M2, M2.1, M2.5, M2.7. Norms over the whole of q and k; experts as mixtral names them, with a bias for their choice. */
+/* The minimax_m2 table: MiniMax-M2, M2.1, M2.5, M2.7. Norms over the whole of q and k; experts as mixtral names them, with a bias for
+ * their choice. */
 #include "checkpoint/arch_rows.h"
 
 static const char *const model_types[] = {"minimax_m2", NULL};
@@ -14,23 +15,5 @@ static const nb_arch_tensor tensors[] = {
     NB_ROWS_EXPERTS("block_sparse_moe.", "w1", "w3", "w2", "intermediate_size", NULL),
     NB_ROWS_HEAD};
 
-static nb_status validate(const nb_config *cfg, nb_error *err)
-{
-    static const nb_arch_size keys[] = {{"num_local_experts", NB_MAX_EXPERTS},
-                                        {"num_experts_per_tok", 1 << 10},
-                                        {"intermediate_size", NB_MAX_SIZE}};
-    nb_status s = nb_arch_check_decoder(cfg, err);
-    return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
-}
-
-const nb_arch nb_arch_minimax_m2 = {
-    .name = "minimax_m2",
-    .model_types = model_types,
-    .prefixes = nb_arch_prefixes,
-    .skip = nb_arch_skip,
-    .tensors = tensors,
-    .n_tensors = sizeof tensors / sizeof *tensors,
-    .n_experts_key = "num_local_experts",
-    .symbol = nb_arch_head_symbol,
-    .validate = validate,
-};
+const nb_arch nb_arch_minimax_m2 = {NB_ARCH_COMMON("minimax_m2"), .n_experts_key = "num_local_experts",
+                                    .symbol = nb_arch_head_symbol, .validate = nb_arch_check_experts};

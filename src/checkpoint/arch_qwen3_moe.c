@@ -30,23 +30,5 @@ static const nb_arch_tensor tensors[] = {
     NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", nb_arch_sparse),
     NB_ROWS_HEAD};
 
-static nb_status validate(const nb_config *cfg, nb_error *err)
-{
-    static const nb_arch_size keys[] = {{"num_experts", NB_MAX_EXPERTS},
-                                        {"num_experts_per_tok", 1 << 10},
-                                        {"moe_intermediate_size", NB_MAX_SIZE}};
-    nb_status s = nb_arch_check_decoder(cfg, err);
-    return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
-}
-
-const nb_arch nb_arch_qwen3_moe = {
-    .name = "qwen3_moe",
-    .model_types = model_types,
-    .prefixes = nb_arch_prefixes,
-    .skip = nb_arch_skip,
-    .tensors = tensors,
-    .n_tensors = sizeof tensors / sizeof *tensors,
-    .n_experts_key = "num_experts",
-    .symbol = symbol,
-    .validate = validate,
-};
+const nb_arch nb_arch_qwen3_moe = {NB_ARCH_COMMON("qwen3_moe"), .n_experts_key = "num_experts",
+                                   .symbol = symbol, .validate = nb_arch_check_experts};

@@ -88,3 +88,20 @@ nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err)
                                         {"head_dim", 1 << 16}};
     return nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
 }
+
+nb_status nb_arch_check_dense(const nb_config *cfg, nb_error *err)
+{
+    static const nb_arch_size width = {"intermediate_size", NB_MAX_SIZE};
+    nb_status s = nb_arch_check_decoder(cfg, err);
+    return s ? s : nb_arch_check_sizes(cfg, &width, 1, err);
+}
+
+nb_status nb_arch_check_experts(const nb_config *cfg, nb_error *err)
+{
+    const char *own = "moe_intermediate_size";
+    const nb_arch_size keys[] = {{cfg->arch->n_experts_key, NB_MAX_EXPERTS},
+                                 {"num_experts_per_tok", 1 << 10},
+                                 {nb_config_get(cfg, own) ? own : "intermediate_size", NB_MAX_SIZE}};
+    nb_status s = nb_arch_check_decoder(cfg, err);
+    return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+}

@@ -126,5 +126,15 @@ nb_status nb_arch_check_layer_types(const nb_config *cfg, nb_error *err);
 /* The sizes that every attention decoder has; head_dim is bounded more narrowly, because rotary tables are made of it before a
  * tensor's shape confirms it. */
 nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err);
+/* nb_arch.validate of dense decoders: these and intermediate_size. */
+nb_status nb_arch_check_dense(const nb_config *cfg, nb_error *err);
+/* Of decoders with experts: these, nb_arch.n_experts_key, num_experts_per_tok, and the width of an expert, moe_intermediate_size or
+ * where a config has no such key intermediate_size. */
+nb_status nb_arch_check_experts(const nb_config *cfg, nb_error *err);
+
+/* The members of an nb_arch that follow from `model_types` and `tensors` in its file; symbol and validate come after it. */
+#define NB_ARCH_COMMON(NAME)                                                                                 \
+    .name = (NAME), .model_types = model_types, .prefixes = nb_arch_prefixes, .skip = nb_arch_skip,          \
+    .tensors = tensors, .n_tensors = sizeof tensors / sizeof *tensors
 
 #endif
