@@ -12,13 +12,23 @@ const char *const nb_bench_op_names[NB_BENCH_OPS] = {"linear fp4", "linear", "at
 static const nb_ops *real;
 static nb_ops timed;
 static double spent[NB_BENCH_OPS];
+static bool skipping;
 
 static void timed_linear(nb_exec *x, const nb_linear_call *c)
 {
+    if (skipping) return;
     nb_format f = c->w[0]->format;
     double start = nb_now();
     real->linear(x, c);
     spent[f == NB_FMT_NVFP4 || f == NB_FMT_MXFP4 ? NB_BENCH_LINEAR_FP4 : NB_BENCH_LINEAR] += nb_now() - start;
+}
+
+static void timed_attend(nb_exec *x, const nb_attend_call *c)
+{
+    if (skipping) return;
+    double start = nb_now();
+    real->attend(x, c);
+    spent[NB_BENCH_ATTEND] += nb_now() - start;
 }
 
 #define TIMED(op, member, parameters, arguments)                                                             \
@@ -28,7 +38,6 @@ static void timed_linear(nb_exec *x, const nb_linear_call *c)
         real->member arguments;                                                                              \
         spent[op] += nb_now() - start;                                                                       \
     }
-TIMED(NB_BENCH_ATTEND, attend, (nb_exec * x, const nb_attend_call *c), (x, c))
 TIMED(NB_BENCH_RMSNORM, rmsnorm,
       (nb_exec * x, const nb_tensor *in, size_t rows, const nb_tensor *w, size_t d, float eps, nb_tensor *y),
       (x, in, rows, w, d, eps, y))
@@ -60,6 +69,11 @@ void nb_bench_ops_watch(nb_exec *x)
     timed.index = timed_index;
     timed.scan = timed_scan;
     x->ops = &timed;
+}
+
+void nb_bench_ops_skip(bool skip)
+{
+    skipping = skip;
 }
 
 void nb_bench_ops_take(double seconds[NB_BENCH_OPS])

@@ -23,6 +23,8 @@ extern const char *const nb_bench_op_names[NB_BENCH_OPS]; /* "linear fp4", "line
 
 /* Puts a clock around x's operators, once for a process: x must be the CPU back end's, whose calls are over when they return. */
 void nb_bench_ops_watch(nb_exec *x);
+/* Whether linears and attention do nothing at all, so that a cache fills with rows of no meaning in no time. */
+void nb_bench_ops_skip(bool skip);
 /* Seconds since the last call of this. */
 void nb_bench_ops_take(double seconds[NB_BENCH_OPS]);
 

@@ -12,7 +12,7 @@
 #include "engine/policy.h"
 
 static const char usage[] =
-    "usage: nibble bench DIR [--prompt N] [--tokens N] [--streams N,…] [options]\n\n"
+    "usage: nibble bench DIR [--prompt N] [--tokens N] [--streams N,…] [--context N] [options]\n\n"
     "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
     "tokens (64), each three times;\n"
     "prints the best. gbs counts the packed weights that a step reads once; "
@@ -20,13 +20,17 @@ static const char usage[] =
     "for decode and fma_gflops for prefill. Below stands where the time went, by operator.\n\n"
     "  --prompt N          tokens of the prefill (128)\n"
     "  --tokens N          tokens of the decode (64)\n"
-    "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n";
+    "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n"
+    "  --context N         tokens that a sequence holds before it decodes (those of the prefill); beyond the "
+    "prefill\n"
+    "                      the cache is filled with rows of no meaning\n";
 
-enum { OPT_PROMPT = 1, OPT_TOKENS, OPT_STREAMS, ROUNDS = 3, MAX_LIST = 16, MAX_STREAMS = 1024 };
+enum { OPT_PROMPT = 1, OPT_TOKENS, OPT_STREAMS, OPT_CONTEXT, ROUNDS = 3, MAX_LIST = 16, MAX_STREAMS = 1024 };
 
 static const struct option options[] = {{"prompt", required_argument, NULL, OPT_PROMPT},
                                         {"tokens", required_argument, NULL, OPT_TOKENS},
                                         {"streams", required_argument, NULL, OPT_STREAMS},
+                                        {"context", required_argument, NULL, OPT_CONTEXT},
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
@@ -61,6 +65,19 @@ static work count_work(const nb_model *m, size_t n)
     return w;
 }
 
+/* Bytes of the cache that the query of a token after `context` others is to see. */
+static double count_cache(const nb_model *m, size_t context)
+{
+    double bytes = 0;
+    for (size_t i = 0; m->x->kv && i < m->x->kv->n_streams; i++) {
+        const nb_stream_decl *d = &m->x->kv->streams[i].decl;
+        size_t rows = context / d->tokens_per_row;
+        if (d->window && rows > d->window) rows = d->window;
+        bytes += (double)(rows * d->cols) * sizeof(float);
+    }
+    return bytes;
+}
+
 static void ignore(void *ctx, size_t part, size_t row, const float *logits)
 {
 }
@@ -68,7 +85,7 @@ static void ignore(void *ctx, size_t part, size_t row, const float *logits)
 /* What is measured: a prefill of n tokens, then k more of each of `streams` sequences side by side. */
 typedef struct plan {
     const uint32_t *ids; /* [n]; the tokens themselves do not matter */
-    size_t n, k, streams;
+    size_t n, k, streams, context;
     nb_step_part *parts; /* [streams] */
 } plan;
 
@@ -76,6 +93,21 @@ typedef struct plan {
 typedef struct timing {
     double seconds, op[NB_BENCH_OPS];
 } timing;
+
+/* Lengthens a sequence of w->n tokens to w->context. */
+static nb_status fill(nb_engine *e, const plan *w, uint32_t seq, nb_step_out *out, nb_error *err)
+{
+    nb_status s = NB_OK;
+    nb_bench_ops_skip(true);
+    for (size_t at = w->n; s == NB_OK && at < w->context;) {
+        nb_step_part p = {.seq = seq, .tokens = w->ids, .n = w->context - at < w->n ? w->context - at : w->n};
+        if ((s = nb_engine_step(e, &p, 1, out, err)) != NB_OK) break;
+        nb_seq_commit(e, seq, p.n);
+        at += p.n;
+    }
+    nb_bench_ops_skip(false);
+    return s;
+}
 
 /* The first sequence's prefill, and the decode of all. */
 static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *decode, nb_error *err)
@@ -92,9 +124,11 @@ static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *deco
         if ((s = nb_seq_open(e, &p->seq, err))) break;
         s = nb_engine_step(e, p, 1, &out, err);
         if (s == NB_OK) nb_seq_commit(e, p->seq, w->n);
-        if (open) continue;
-        prefill->seconds = nb_now() - t0;
-        nb_bench_ops_take(prefill->op);
+        if (!open) {
+            prefill->seconds = nb_now() - t0;
+            nb_bench_ops_take(prefill->op);
+        }
+        if (s == NB_OK) s = fill(e, w, p->seq, &out, err);
     }
     nb_bench_ops_take(ignored);
     t0 = nb_now();
@@ -127,8 +161,8 @@ static nb_status best(nb_engine *e, const plan *w, timing *prefill, timing *deco
 /* What one line says: `tokens` in t, which is so much of the roof. */
 typedef struct result {
     const char *name, *arith;
-    size_t rows;
-    double bytes, flops, tokens, roof_share;
+    size_t rows, context; /* context: tokens before it, of a decode */
+    double bytes, flops, tokens, roof_share, cache_bytes;
     timing t;
 } result;
 
@@ -137,9 +171,10 @@ static void print_result(bool json, bool last, const result *r)
     double s = r->t.seconds, other = 1;
     if (json)
         printf("{\"name\": \"%s\", \"arith\": \"%s\", \"rows\": %zu, \"seconds\": %.6g, \"gbs\": %.5g, "
-               "\"gflops\": %.5g, \"share_of_roof\": %.4g, \"tokens_per_s\": %.5g, \"operators\": {",
+               "\"gflops\": %.5g, \"share_of_roof\": %.4g, \"tokens_per_s\": %.5g, \"context\": %zu, "
+               "\"cache_bytes\": %.6g, \"operators\": {",
                r->name, r->arith, r->rows, s, r->bytes / s * 1e-9, r->flops / s * 1e-9, r->roof_share,
-               r->tokens / s);
+               r->tokens / s, r->context, r->cache_bytes);
     else
         printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof\n        ",
                r->name, r->rows, r->tokens / s, r->bytes / s * 1e-9, r->flops / s * 1e-9,
@@ -155,7 +190,11 @@ static void print_result(bool json, bool last, const result *r)
     if (json)
         printf("\"other\": %.4f}}%s", other, last ? "" : ", ");
     else
-        printf(" other %.1f %%\n", 100 * other);
+        printf(" other %.1f %%", 100 * other);
+    if (!json && r->cache_bytes > 0)
+        printf("; %zu tokens of context: attend reads %.2f GB/s of cache", r->context,
+               r->cache_bytes / r->t.op[NB_BENCH_ATTEND] * 1e-9);
+    if (!json) putchar('\n');
 }
 
 static void print_machine(bool json, const nb_roof *r, const char *isa)
@@ -196,7 +235,7 @@ static bool read_list(const char *text, list *out)
 }
 
 static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k,
-                       const list *streams, nb_error *err)
+                       size_t context, const list *streams, nb_error *err)
 {
     nb_engine *e = NULL;
     nb_policy *policy = NULL;
@@ -204,7 +243,13 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     timing prefill, decode;
     bool json = strcmp(model->format, "json") == 0;
     uint32_t *ids = calloc(n, sizeof *ids);
-    plan w = {.ids = ids, .n = n, .k = k, .streams = 1, .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
+    if (context < n) context = n;
+    plan w = {.ids = ids,
+              .n = n,
+              .k = k,
+              .streams = 1,
+              .context = context,
+              .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
     nb_status s = ids && w.parts ? NB_OK : nb_fail_nomem(err, "token ids", n * sizeof *ids);
     nb_engine_options o = {.threads = lo->threads,
                            .kernels = lo->kernels ? lo->kernels : "auto",
@@ -212,7 +257,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
                            .act_bf16 = lo->act_bf16,
                            .quant_bf16 = lo->quant_bf16,
                            .max_seqs = streams->most,
-                           .max_context = n + k,
+                           .max_context = context + k,
                            .max_rows = n > streams->most ? n : streams->most};
     if (s == NB_OK) s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
     if (s == NB_OK) s = nb_policy_engine(model->dir, &o, policy, &lo->sink, &e, err);
@@ -245,7 +290,9 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
                      &(result){.name = "decode",
                                .arith = arith,
                                .rows = w.streams,
+                               .context = w.context,
                                .bytes = bytes,
+                               .cache_bytes = count_cache(m, w.context + k / 2) * tokens,
                                .flops = dw.flops * tokens,
                                .tokens = tokens,
                                .roof_share = bytes / decode.seconds * 1e-9 / roof.read_gbs,
@@ -265,14 +312,15 @@ int nb_cmd_bench(int argc, char **argv)
     nb_cli_model model = {0};
     nb_llm_options lo;
     nb_error err = {.offset = -1};
-    uint64_t prompt = 128, tokens = 64;
+    uint64_t prompt = 128, tokens = 64, context = 0;
     list streams = {.n = {1}, .count = 1, .most = 1};
     int code, rc;
     optind = 1;
     opterr = 0;
     while ((code = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
-        if (code == OPT_PROMPT || code == OPT_TOKENS) {
-            if (!nb_cli_number(optarg, 1, 1 << 20, code == OPT_PROMPT ? &prompt : &tokens))
+        if (code == OPT_PROMPT || code == OPT_TOKENS || code == OPT_CONTEXT) {
+            uint64_t *number = code == OPT_PROMPT ? &prompt : code == OPT_TOKENS ? &tokens : &context;
+            if (!nb_cli_number(optarg, 1, 1 << 20, number))
                 return nb_cli_bad_value("bench", options, code, "a number of tokens");
         } else if (code == OPT_STREAMS) {
             char takes[64];
@@ -290,5 +338,6 @@ int nb_cmd_bench(int argc, char **argv)
     if (model.max_context)
         return nb_cli_usage("bench",
                             "--max-model-len has no use here: --prompt and --tokens set the lengths");
-    return bench(&model, &lo, prompt, tokens, &streams, &err) == NB_OK ? NB_EXIT_OK : nb_cli_fail(&err);
+    return bench(&model, &lo, prompt, tokens, context, &streams, &err) == NB_OK ? NB_EXIT_OK
+                                                                                : nb_cli_fail(&err);
 }

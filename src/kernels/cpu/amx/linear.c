@@ -1,12 +1,15 @@
 /*
  * E2M1 weights times rows that BF16 holds exactly, in AMX tiles. A code times its block's scale has at most six significant bits,
  * so the product is exact in BF16: weights are opened with their scales folded in, and a tile instruction does 16 x 16 x 32
- * multiply-adds in F32. One row goes through the same instructions as many, so that the number of rows changes no bit. Tiles
- * flush subnormals: what is below 2^-126 counts as zero.
+ * multiply-adds in F32. Tiles flush subnormals: what is below 2^-126 counts as zero.
  *
- * Few rows: for each pair of panels weights are opened one tile ahead of their use. Many rows: STEP k of all rows (at most TILE of
- * them) are copied as tiles into the second-level cache, then for each pair of panels the same k are opened beside them; between
- * two steps of k the sums wait in y.
+ * The number of rows changes no bit. A tile instruction adds the products of a row and an output as two chains of FMAs, those of even
+ * and those of odd k, and then the sum of the two to what was there (Intel's architecture extensions reference, TDPBF16PS).
+ *
+ *   a few rows:  the same chains as FMAs of AVX-512, straight from the look-ups: weights need not pass through memory
+ *   some rows:   for each pair of panels weights are opened one tile ahead of their use
+ *   many rows:   STEP k of all rows (at most TILE of them) are copied as tiles into the second-level cache, then for each pair of
+ *                panels the same k are opened beside them; between two steps of k the sums wait in y
  */
 #include <immintrin.h>
 #include <stdalign.h>
@@ -20,8 +23,10 @@ enum {
     TILE = 512,         /* rows at a time */
     STEP = 1024,        /* k at a time */
     PIECES = STEP / 32, /* tiles of 32 k in them */
-    FEW = 32,           /* rows that need no sums in y: two rows of tiles … */
-    FEW_K = 16384       /* … of at most so many k: 1 MB of activations */
+    FEW = 4,            /* rows for which FMAs are faster than tiles */
+    SOME = 32,          /* rows that need no sums in y: two rows of tiles … */
+    AHEAD = 2048,       /* bytes of codes that are asked for in advance */
+    SOME_K = 16384      /* … of at most so many k: 1 MB of activations */
 };
 
 typedef struct tile_config {
@@ -198,9 +203,9 @@ static void run_corner(const uint16_t *a, const uint16_t *b, size_t pieces, size
     store_sums(&s, y, ldy, rows, lanes, row_scale, multiplier);
 }
 
-/* Up to FEW rows and FEW_K k: weights are opened a piece ahead of the tiles that use them and never leave the first-level cache. */
-INLINE void few_panels(bool two_rows, bool two_panels, const nb_packed *w, const uint16_t *a, size_t pieces,
-                       size_t p)
+/* Up to SOME rows and SOME_K k: weights are opened a piece ahead of the tiles that use them and never leave the first-level cache. */
+INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, const uint16_t *a, size_t pieces,
+                        size_t p)
 {
     alignas(64) uint16_t b[2][4][512];
     open_piece(w, p, 0, b[0][0]);
@@ -214,10 +219,10 @@ INLINE void few_panels(bool two_rows, bool two_panels, const nb_packed *w, const
     }
 }
 
-static void few_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
-                     float *y, size_t ldy, size_t p0, size_t p1)
+static void some_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
+                      float *y, size_t ldy, size_t p0, size_t p1)
 {
-    alignas(64) uint16_t a[FEW / 16 * FEW_K / 32 * 512];
+    alignas(64) uint16_t a[SOME / 16 * SOME_K / 32 * 512];
     corner s;
     tile_config config;
     size_t pieces = w->k_pad / 32;
@@ -228,15 +233,88 @@ static void few_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows
         size_t lanes = lanes_of(w, p, p1);
         zero_sums();
         if (two_rows && lanes > 16)
-            few_panels(true, true, w, a, pieces, p);
+            some_panels(true, true, w, a, pieces, p);
         else if (two_rows)
-            few_panels(true, false, w, a, pieces, p);
+            some_panels(true, false, w, a, pieces, p);
         else if (lanes > 16)
-            few_panels(false, true, w, a, pieces, p);
+            some_panels(false, true, w, a, pieces, p);
         else
-            few_panels(false, false, w, a, pieces, p);
+            some_panels(false, false, w, a, pieces, p);
         tiles_to_sums(&s);
         store_sums(&s, y + p * NB_PANEL, ldy, rows, lanes, row_scale, w->multiplier);
+    }
+}
+
+/* rows (1 to 4) times panel p: tile instructions' chains, pieces of 32 k. */
+INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
+                     size_t ldy, size_t p)
+{
+    const __m512 value =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const uint8_t *codes = w->codes + p * w->code_bytes, *s = w->scales + p * w->scale_bytes;
+    __m512 acc[FEW];
+    UNROLL
+    for (size_t r = 0; r < rows; r++) acc[r] = _mm512_setzero_ps();
+    for (size_t k = 0; k < w->k_pad; k += 32) {
+        __m512 even[FEW], odd[FEW];
+        UNROLL
+        for (size_t r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_ps();
+        UNROLL
+        for (size_t i = 0; i < 4; i++, codes += 64) {
+            __m512 scale = nb_scale16(kind, s, k / BLOCK + i / 2);
+            _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
+            __m512i word = _mm512_loadu_si512(codes);
+            UNROLL
+            for (size_t pair = 0; pair < 4; pair++) { /* vpermps looks at the lowest four bits */
+                __m512 e = _mm512_mul_ps(
+                    _mm512_permutexvar_ps(_mm512_srli_epi32(word, (unsigned)pair * 8), value), scale);
+                __m512 o = _mm512_mul_ps(
+                    _mm512_permutexvar_ps(_mm512_srli_epi32(word, (unsigned)pair * 8 + 4), value), scale);
+                UNROLL
+                for (size_t r = 0; r < rows; r++) {
+                    const float *a = x + r * ldx + k + i * 8 + pair * 2;
+                    even[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[0]), e, even[r]);
+                    odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[1]), o, odd[r]);
+                }
+            }
+        }
+        UNROLL
+        for (size_t r = 0; r < rows; r++) acc[r] = _mm512_add_ps(acc[r], _mm512_add_ps(even[r], odd[r]));
+    }
+    UNROLL
+    for (size_t r = 0; r < rows; r++)
+        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, nb_lanes16(w, p), acc[r]);
+}
+
+INLINE void few_panels(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
+                       size_t ldy, size_t p0, size_t p1)
+{
+    for (size_t p = p0; p < p1; p++) switch (rows) {
+        case 1: few_rows(kind, 1, w, x, ldx, y, ldy, p); break;
+        case 2: few_rows(kind, 2, w, x, ldx, y, ldy, p); break;
+        case 3: few_rows(kind, 3, w, x, ldx, y, ldy, p); break;
+        default: few_rows(kind, 4, w, x, ldx, y, ldy, p); break;
+        }
+}
+
+/* Subnormals count as zero, as in tiles, until the thread's rounding state is put back; the multiplier comes after that, as there. */
+static void few(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale, float *y,
+                size_t ldy, size_t p0, size_t p1)
+{
+    enum { DAZ_FTZ = 0x8040 };
+    unsigned state = _mm_getcsr();
+    _mm_setcsr(state | DAZ_FTZ);
+    STORES_ARE_DONE(); /* nothing moves across a change of the state */
+    if (w->odd_scales)
+        few_panels(ANY_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
+    else
+        few_panels(PLAIN_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
+    STORES_ARE_DONE();
+    _mm_setcsr(state);
+    size_t end = p1 * NB_PANEL < w->n ? p1 * NB_PANEL : w->n;
+    for (size_t r = 0; r < rows; r++) {
+        float f = row_scale ? w->multiplier * row_scale[r] : w->multiplier;
+        for (size_t i = p0 * NB_PANEL; i < end; i++) y[r * ldy + i] *= f;
     }
 }
 
@@ -265,11 +343,16 @@ static void many_rows(const nb_packed *w, const float *x, size_t ldx, size_t row
 void nb_amx_linear_bf16(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                         float *y, size_t ldy, size_t p0, size_t p1)
 {
+    /* MXFP4's smallest scales are subnormal themselves */
+    if (rows <= FEW && w->format == NB_FMT_NVFP4) {
+        few(w, x, ldx, rows, row_scale, y, ldy, p0, p1);
+        return;
+    }
     for (size_t r = 0; r < rows; r += TILE) {
         size_t here = rows - r < TILE ? rows - r : TILE;
         const float *scale = row_scale ? row_scale + r : NULL;
-        if (here <= FEW && w->k_pad <= FEW_K)
-            few_rows(w, x + r * ldx, ldx, here, scale, y + r * ldy, ldy, p0, p1);
+        if (here <= SOME && w->k_pad <= SOME_K)
+            some_rows(w, x + r * ldx, ldx, here, scale, y + r * ldy, ldy, p0, p1);
         else
             many_rows(w, x + r * ldx, ldx, here, scale, y + r * ldy, ldy, p0, p1);
     }

@@ -12,10 +12,17 @@
 enum {
     QUERIES = 2, /* taken together … */
     ROWS = 4,    /* … with so many rows: 8 sums, 2 queries and a row fill the registers */
+    AHEAD =
+        8, /* rows that are asked for in advance: each lies on another page, where prefetching by itself ends */
     VECTORS = 4, /* of columns of the output at a time */
     TILE =
         32 /* rows of V that are copied side by side, since rows of the cache lie a multiple of 4 KB apart */
 };
+
+NB_INLINE void prefetch(const float *row, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16) _mm_prefetch((const char *)(row + i), _MM_HINT_T0);
+}
 
 /* Lane sums: out[i][r] of sums[2 r + i], by halves: (0+4, 1+5, 2+6, 3+7), then halves again, as nb_lane_sum. */
 NB_INLINE void add_lanes(const __m256 sums[QUERIES * ROWS], __m128 out[QUERIES])
@@ -68,6 +75,7 @@ void nb_avx2_scores(const nb_attend_args *a, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {
         size_t i = 0;
+        for (size_t j = r + AHEAD; j < r + AHEAD + ROWS && j < r1; j++) prefetch(a->k_rows[j], a->dk);
         for (; i + QUERIES <= a->n_queries; i += QUERIES) switch (r1 - r) {
             case 1: score_block(a, a->queries + i, QUERIES, r, 1); break;
             case 2: score_block(a, a->queries + i, QUERIES, r, 2); break;
@@ -101,6 +109,7 @@ NB_INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size
         acc[i] = _mm256_maskload_ps(q[i / vectors].out + c + i % vectors * 8, mask);
     for (size_t r = r0; r < r1; r++) {
         const float *row = v->tile ? v->tile + (r - v->first) * TILE_COLS : v->rows[r] + c;
+        if (!v->tile && r + AHEAD < r1) prefetch(v->rows[r + AHEAD] + c, 8 * vectors);
         __m256 w[QUERIES];
         NB_UNROLL
         for (size_t i = 0; i < queries; i++) w[i] = _mm256_broadcast_ss(q[i].scores + r);
@@ -183,10 +192,12 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         for (size_t t0 = first, t1; t0 < last; t0 = t1) {
             t1 = copy ? smaller(t0 + TILE, last) : last;
             values v = {a->v_rows, copy ? tile : NULL, t0};
-            for (size_t r = t0; copy && r < t1; r++)
+            for (size_t r = t0; copy && r < t1; r++) {
+                if (r + AHEAD < last) prefetch(a->v_rows[r + AHEAD] + c, TILE_COLS);
                 for (size_t i = 0; i < VECTORS; i++)
                     _mm256_store_ps(tile + (r - t0) * TILE_COLS + 8 * i,
                                     _mm256_loadu_ps(a->v_rows[r] + c + 8 * i));
+            }
             add_tile(a, &v, t0, t1, c, cols);
         }
     }

@@ -16,8 +16,15 @@ enum {
     VECTORS = 4, /* of columns of the output at a time */
     TILE =
         32, /* rows of V that are copied side by side, since rows of the cache lie a multiple of 4 KB apart */
-    TILE_COLS = 16 * VECTORS
+    TILE_COLS = 16 * VECTORS,
+    AHEAD =
+        8 /* rows that are asked for in advance: each lies on another page, where prefetching by itself ends */
 };
+
+INLINE void prefetch(const float *row, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16) _mm_prefetch((const char *)(row + i), _MM_HINT_T0);
+}
 
 INLINE __mmask16 first_lanes(size_t n)
 {
@@ -72,6 +79,7 @@ void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {
         size_t i = 0;
+        for (size_t j = r + AHEAD; j < r + AHEAD + ROWS && j < r1; j++) prefetch(a->k_rows[j], a->dk);
         for (; i + QUERIES <= a->n_queries; i += QUERIES) switch (r1 - r) {
             case 1: score_block(a, a->queries + i, QUERIES, r, 1); break;
             case 2: score_block(a, a->queries + i, QUERIES, r, 2); break;
@@ -103,6 +111,7 @@ INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size_t 
         acc[i] = _mm512_maskz_loadu_ps(lanes, q[i / vectors].out + c + i % vectors * 16);
     for (size_t r = r0; r < r1; r++) {
         const float *row = v->tile ? v->tile + (r - v->first) * TILE_COLS : v->rows[r] + c;
+        if (!v->tile && r + AHEAD < r1) prefetch(v->rows[r + AHEAD] + c, 16 * vectors);
         __m512 w[QUERIES];
         UNROLL
         for (size_t i = 0; i < queries; i++) w[i] = _mm512_set1_ps(q[i].scores[r]);
@@ -177,10 +186,12 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         for (size_t t0 = first, t1; t0 < last; t0 = t1) {
             t1 = copy ? smaller(t0 + TILE, last) : last;
             values v = {a->v_rows, copy ? tile : NULL, t0};
-            for (size_t r = t0; copy && r < t1; r++)
+            for (size_t r = t0; copy && r < t1; r++) {
+                if (r + AHEAD < last) prefetch(a->v_rows[r + AHEAD] + c, TILE_COLS);
                 for (size_t i = 0; i < VECTORS; i++)
                     _mm512_store_ps(tile + (r - t0) * TILE_COLS + 16 * i,
                                     _mm512_loadu_ps(a->v_rows[r] + c + 16 * i));
+            }
             size_t i = 0;
             for (; i + QUERIES <= a->n_queries; i += QUERIES) add_shared(a->queries + i, &v, t0, t1, c, cols);
             for (; i < a->n_queries; i++)
