@@ -62,6 +62,12 @@ static void deepseek(void **unused)
     each_as_alone("deepseek_v4_modelopt", NB_ARITH_EXACT, 7);
 }
 
+static void latent(void **unused)
+{
+    each_as_alone("deepseek_v3_ct", NB_ARITH_W4A4, 64);
+    each_as_alone("glm_moe_dsa_modelopt", NB_ARITH_BF16, 7);
+}
+
 static void recurrent(void **unused)
 {
     each_as_alone("qwen3_next_ct", NB_ARITH_BF16, 64);
@@ -206,10 +212,9 @@ static void prompt_again(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),        cmocka_unit_test(deepseek),
-        cmocka_unit_test(recurrent),    cmocka_unit_test(one_block_for_all),
-        cmocka_unit_test(demo),         cmocka_unit_test(preempted),
-        cmocka_unit_test(long_answer),  cmocka_unit_test(small_cache),
+        cmocka_unit_test(llama),        cmocka_unit_test(deepseek),          cmocka_unit_test(latent),
+        cmocka_unit_test(recurrent),    cmocka_unit_test(one_block_for_all), cmocka_unit_test(demo),
+        cmocka_unit_test(preempted),    cmocka_unit_test(long_answer),       cmocka_unit_test(small_cache),
         cmocka_unit_test(prompt_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * Every cause of values that are not finite, in every tensor of two models, under eight streams: who is affected is healed or
+ * Every cause of values that are not finite, in every tensor of three models, under eight streams: who is affected is healed or
  * fails with the culprit's name, all others get the tokens that they get alone. Nobody is ever given a token that came of a NaN.
  */
 #include <math.h>
@@ -95,15 +95,16 @@ static bool ends(const char *s, const char *suffix)
     return a >= b && strcmp(s + a - b, suffix) == 0;
 }
 
-static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt"};
+static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt", "glm_moe_dsa_modelopt"};
+#define N_MODELS (sizeof models / sizeof *models)
 
 typedef size_t (*cause)(tempdir *t, const nb_tensor_info *i);
 
-/* Applies f to the tensors of both models that it is for; returns how many streams were affected in all. */
+/* Applies f to the tensors of all models that it is for; returns how many streams were affected in all. */
 static size_t each_tensor(cause f)
 {
     size_t n = 0;
-    for (size_t m = 0; m < 2; m++) {
+    for (size_t m = 0; m < N_MODELS; m++) {
         char path[512];
         tempdir t;
         nb_ckpt *c = NULL;

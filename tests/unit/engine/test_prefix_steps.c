@@ -15,8 +15,9 @@
 
 enum { T = 300, SEQS = 8, TEXTS = 4 };
 
-static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
-                                     "qwen3_next_ct",  "nemotron_h_modelopt",  "mistral_modelopt"};
+static const char *const models[] = {
+    "llama_modelopt",      "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn", "qwen3_next_ct",
+    "nemotron_h_modelopt", "mistral_modelopt",     "glm_moe_dsa_modelopt"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 static nb_engine *open_engine(const char *model, size_t blocks, bool cache)

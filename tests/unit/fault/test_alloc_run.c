@@ -73,9 +73,16 @@ static void deepseek_v4(void **unused)
     fail_each_allocation("deepseek_v4_ct", 13);
 }
 
+/* with derived weights and an indexer */
+static void latent(void **unused)
+{
+    fail_each_allocation("glm_moe_dsa_modelopt", 13);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(llama), cmocka_unit_test(deepseek_v4)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(llama), cmocka_unit_test(deepseek_v4),
+                                       cmocka_unit_test(latent)};
     fault_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
