@@ -73,10 +73,6 @@ static bool sparse(const nb_config *cfg, int layer)
 {
     return !nb_ds3_is_dense(cfg, layer);
 }
-static bool shared(const nb_config *cfg, int layer)
-{
-    return sparse(cfg, layer) && count(cfg, "n_shared_experts");
-}
 static bool biased(const nb_config *cfg, int layer)
 {
     return sparse(cfg, layer) && !nb_ds3_kind_of(cfg)->softmax;
@@ -117,7 +113,7 @@ static const nb_arch_tensor tensors[] = {
     NB_ROW_VECTOR(NB_PART_CHOICE_BIAS, NB_L "mlp.gate.e_score_correction_bias", "n_routed_experts",
                   NB_ROLE_PARAM, biased),
     NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", sparse),
-    NB_ROWS_SHARED("mlp.shared_experts", "n_shared_experts*moe_intermediate_size", shared),
+    NB_ROWS_SHARED("mlp.shared_experts", "n_shared_experts*moe_intermediate_size", sparse),
     NB_ROWS_HEAD,
 };
 
@@ -157,6 +153,7 @@ static nb_status validate(const nb_config *cfg, nb_error *err)
                                         {"v_head_dim", 1 << 16},
                                         {"intermediate_size", NB_MAX_SIZE},
                                         {"n_routed_experts", NB_MAX_EXPERTS},
+                                        {"n_shared_experts", 1 << 20},
                                         {"num_experts_per_tok", 1 << 10},
                                         {"moe_intermediate_size", NB_MAX_SIZE}};
     static const nb_arch_size rank[] = {{"q_lora_rank", NB_MAX_SIZE}};

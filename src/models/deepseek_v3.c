@@ -15,40 +15,26 @@ typedef struct deepseek_v3 {
     nb_mla mla;
 } deepseek_v3;
 
-static nb_status refuse(const nb_model *m, bool softmax, nb_error *err)
+/* DeepSeek-V2's experts: softmax, groups by their best or none at all, weights as the scores are. */
+static nb_status read_v2_experts(const nb_model *m, nb_ffn *f, nb_error *err)
 {
+    size_t shared;
+    const nb_size_setting groups[] = {{"n_group", &f->groups}, {"topk_group", &f->top_groups}},
+                          width = {"n_shared_experts", &shared};
     const char *method = json_string_value(nb_config_get(&m->cfg, "topk_method"));
-    const bool greedy = method && strcmp(method, "greedy") == 0; /* V2-Lite: no groups */
-    const char *only = softmax ? "group_limited_greedy" : "noaux_tc";
+    const bool grouped = !method || strcmp(method, "greedy") != 0;
     nb_status s;
-    if ((s = nb_only_word(m, "hidden_act", "silu", err)) ||
-        (s = nb_only_word(m, "scoring_func", softmax ? "softmax" : "sigmoid", err)) ||
-        (s = softmax && greedy ? NB_OK : nb_only_word(m, "topk_method", only, err)) ||
-        (s = nb_only_bool(m, "attention_bias", false, err)) || (s = nb_only_bool(m, "mlp_bias", false, err)))
+    if ((s = nb_only_word(m, "scoring_func", "softmax", err)) ||
+        (s = grouped ? nb_only_word(m, "topk_method", "group_limited_greedy", err) : NB_OK) ||
+        (s = nb_only_bool(m, "norm_topk_prob", false,
+                          err)) || /* transformers ignores it, the release does not */
+        (s = nb_ffn_experts(m, f, "moe_intermediate_size", err)) ||
+        (s = grouped ? nb_read_sizes(m, groups, 2, err) : NB_OK) || (s = nb_read_sizes(m, &width, 1, err)) ||
+        (s = nb_read_number(m, "routed_scaling_factor", 0, 1e9, &f->scaling, err)))
         return s;
-    /* transformers and the release differ on what V2 does with it */
-    return softmax ? nb_only_bool(m, "norm_topk_prob", false, err) : NB_OK;
-}
-
-static nb_status read_ffn(const nb_model *m, nb_ffn *f, bool softmax, nb_error *err)
-{
-    const nb_size_setting sizes[] = {{"intermediate_size", &f->I},
-                                     {"n_routed_experts", &f->experts},
-                                     {"num_experts_per_tok", &f->slots},
-                                     {"moe_intermediate_size", &f->expert_I}};
-    const nb_size_setting groups[] = {{"n_group", &f->groups}, {"topk_group", &f->top_groups}};
-    const char *method = json_string_value(nb_config_get(&m->cfg, "topk_method"));
-    const json_t *shared = nb_config_get(&m->cfg, "n_shared_experts"),
-                 *norm = nb_config_get(&m->cfg, "norm_topk_prob");
-    nb_status s = nb_read_sizes(m, sizes, sizeof sizes / sizeof *sizes, err);
-    if (s == NB_OK && !(method && strcmp(method, "greedy") == 0)) s = nb_read_sizes(m, groups, 2, err);
-    if (s == NB_OK) s = nb_read_number(m, "routed_scaling_factor", 0, 1e9, &f->scaling, err);
-    if (s != NB_OK) return s;
-    f->shared_I = json_is_integer(shared) ? (size_t)json_integer_value(shared) * f->expert_I : 0;
-    f->act = NB_ACT_SILU;
-    f->score = softmax ? NB_SCORE_SOFTMAX : NB_SCORE_SIGMOID;
-    f->group_max = softmax;
-    f->keep = softmax || json_is_false(norm);
+    f->shared_I = shared * f->expert_I;
+    f->score = NB_SCORE_SOFTMAX;
+    f->group_max = f->keep = true;
     return NB_OK;
 }
 
@@ -59,11 +45,15 @@ static nb_status open(nb_model *m, nb_error *err)
     m->state = s;
     const nb_ds3_kind *kind = nb_ds3_kind_of(&m->cfg);
     nb_status st;
-    if ((st = refuse(m, kind->softmax, err)) ||
+    if ((st = nb_only_word(m, "hidden_act", "silu", err)) ||
+        (st = nb_only_bool(m, "attention_bias", false, err)) ||
+        (st = nb_only_bool(m, "mlp_bias", false, err)) ||
+        (st = nb_only_bool(m, "indexer_rope_interleave", kind->index_interleaved, err)) ||
         (st = nb_mla_open(m, &s->mla, kind->indexed, kind->index_interleaved, err)) ||
         (st = nb_read_number(m, "rms_norm_eps", 0, 1, &s->base.eps, err)) ||
         (st = nb_rope_open(m, NULL, s->mla.rope, false, &s->base.rope, err)) ||
-        (st = read_ffn(m, &s->base.ffn, kind->softmax, err)))
+        (st = nb_ffn_mlp(m, &s->base.ffn, err)) ||
+        (st = kind->softmax ? read_v2_experts(m, &s->base.ffn, err) : nb_ffn_noaux(m, &s->base.ffn, err)))
         return st;
     s->base.D = s->base.ffn.D = m->hidden_cols = s->mla.D;
     return nb_ffn_open(m, &s->base.ffn, err);

@@ -14,7 +14,8 @@
     "\"vocab_size\": 64, \"hidden_size\": 32, \"num_attention_heads\": 2, \"kv_lora_rank\": 16, "            \
     "\"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, \"v_head_dim\": 8, \"q_lora_rank\": 16, "             \
     "\"intermediate_size\": 32, \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "                       \
-    "\"moe_intermediate_size\": 16, \"index_n_heads\": 2, \"index_head_dim\": 8, \"index_topk\": 4, "        \
+    "\"moe_intermediate_size\": 16, \"n_shared_experts\": 1, \"index_n_heads\": 2, \"index_head_dim\": 8, "  \
+    "\"index_topk\": 4, "                                                                                    \
     "\"num_hidden_layers\": 6"
 
 static json_t *root;
