@@ -108,7 +108,7 @@ static nb_status put_id(const encoding *e, int64_t id)
 static size_t word_end(const nb_bpe *b, const char *s, size_t n)
 {
     for (size_t i = 1; b->cuts && i < n; i++) {
-        const char *p = memchr(s + i, NB_SPACE_MARK[0], n - i);
+        const char *p = memchr(s + i, 0xE2, n - i); /* the mark's first byte */
         if (!p) break;
         i = (size_t)(p - s);
         if (n - i >= 3 && memcmp(p, NB_SPACE_MARK, 3) == 0 && !b->joins[(unsigned char)p[-1]]) return i;

@@ -53,7 +53,8 @@ static nb_status render(const nb_chat_format *f, const nb_tokenizer *t, const ch
     else if (nb_chat_format_render(f, request, 0, &text, &probe) == NB_OK) {
         const char *p = nb_buf_str(&text), *found = NULL;
         while ((p = strstr(p, mark))) found = p += strlen(mark);
-        nb_span rest = nb_span_trim((nb_span){found, found ? (size_t)(text.data + text.len - found) : 0});
+        nb_span rest = {found ? found : "", found ? (size_t)(text.data + text.len - found) : 0};
+        rest = nb_span_trim(rest);
         if (rest.n) s = nb_tokenizer_encode(t, scratch, rest.s, rest.n, false, ids, err);
     } else if (probe.status == NB_ERR_NOMEM) {
         s = NB_ERR_NOMEM;
