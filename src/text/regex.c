@@ -139,6 +139,14 @@ static void add_class(const class *c, nb_buf *out)
     if (c->plain) nb_buf_addc(out, ']');
 }
 
+/* A class becomes another that is not plain. Memory that ran out stays known. */
+static void become(class *c, nb_buf text)
+{
+    text.bad = text.bad || c->text.bad;
+    nb_buf_free(&c->text);
+    *c = (class){.text = text};
+}
+
 /* Negates a class. */
 static void negate(class *c)
 {
@@ -151,14 +159,14 @@ static void negate(class *c)
     nb_buf_adds(&text, "(?:(?!");
     nb_buf_add(&text, c->text.data, c->text.len);
     nb_buf_adds(&text, ")(?s:.))");
-    nb_buf_free(&c->text);
-    c->text = text;
+    become(c, text);
 }
 
 /* a becomes the union of both. A class that is not plain starts empty. */
 static void unite(class *a, const class *b)
 {
     nb_buf text = {0};
+    a->text.bad = a->text.bad || b->text.bad;
     if (!b->text.len) return;
     if (!a->text.len || (a->plain && b->plain && !a->negated && !b->negated)) {
         if (!a->text.len) {
@@ -178,8 +186,7 @@ static void unite(class *a, const class *b)
     nb_buf_addc(&text, '|');
     add_class(b, &text);
     nb_buf_addc(&text, ')');
-    nb_buf_free(&a->text);
-    *a = (class){.text = text};
+    become(a, text);
 }
 
 /* Writes what is outside the class, as the inside of one; false: not to be said so. */
@@ -196,9 +203,10 @@ static bool add_outside(const class *c, nb_buf *out)
 static void intersect(class *a, const class *b)
 {
     nb_buf text = {0};
+    a->text.bad = a->text.bad || b->text.bad;
     if (add_outside(a, &text) && add_outside(b, &text) && text.len) {
-        nb_buf_free(&a->text);
-        *a = (class){.text = text, .plain = true, .negated = true};
+        become(a, text);
+        a->plain = a->negated = true;
         return;
     }
     nb_buf_clear(&text);
@@ -207,8 +215,7 @@ static void intersect(class *a, const class *b)
     nb_buf_addc(&text, ')');
     add_class(a, &text);
     nb_buf_addc(&text, ')');
-    nb_buf_free(&a->text);
-    *a = (class){.text = text};
+    become(a, text);
 }
 
 static nb_status read_class(translation *t, class *out, unsigned depth);
@@ -244,10 +251,8 @@ static nb_status read_side(translation *t, class *out, unsigned depth)
         items.only = items.only && (set || nested);
         items.set |= set;
     }
-    if (!nb_buf_ok(&items.text)) out->text.bad = true;
-    if (!s && !items.text.len && !out->text.len && nb_buf_ok(&out->text))
-        s = refuse(t, from, 2, "an empty class");
     unite(out, &items);
+    if (!s && !out->text.len && nb_buf_ok(&out->text)) s = refuse(t, from, 2, "an empty class");
     nb_buf_free(&items.text);
     return s;
 }
@@ -268,7 +273,6 @@ static nb_status read_class(translation *t, class *out, unsigned depth)
         t->at += 2;
         s = read_side(t, &side, depth);
         if (!s) intersect(out, &side);
-        if (!nb_buf_ok(&side.text)) out->text.bad = true;
         nb_buf_free(&side.text);
     }
     if (s) return s;

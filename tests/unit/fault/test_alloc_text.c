@@ -69,7 +69,8 @@ static void loading_and_using(void **state)
         .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}",
         .pre = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true},{"
                "\"type\":\"Split\","
-               "\"pattern\":{\"Regex\":\"\\\\s+|\\\\p{L}+\"},\"behavior\":\"Isolated\",\"invert\":false}"
+               "\"pattern\":{\"Regex\":\"\\\\s+|[\\\\p{L}&&[^\\\\p{Han}]]+|[^a[^b]&&[a-c]]\"},\"behavior\":"
+               "\"Isolated\",\"invert\":false}"
                "," TINY_BYTE_LEVEL "]}",
         .added = "{\"id\":0,\"content\":\"<s>\"," FLAGS("false") "},{\"id\":0,\"content\":\"yy\"," FLAGS(
             "true") "},{\"id\":0,\"content\":\"e\u0301\"," FLAGS("true") "}",
@@ -86,6 +87,44 @@ static void loading_and_using(void **state)
     fail_each_allocation("encode and decode", use, t);
     nb_tokenizer_free(t);
     nb_buf_free(&json);
+}
+
+/* The same with a vocabulary of SentencePiece's style. */
+static void loading_and_using_characters(void **state)
+{
+    (void)state;
+#define MARK "\u2581"
+    tiny k = {
+        .no_bytes = true,
+        .vocab = "\"<unk>\":0,\"" MARK "\":1,\"a\":2,\"b\":3,\"ab\":4,\"" MARK
+                 "a\":5,\"<0x0A>\":6,\"<s>\":7,\"yy\":8",
+        .merges = "[\"a\",\"b\"],[\"" MARK "\",\"a\"]",
+        .model = ",\"unk_token\":\"<unk>\",\"byte_fallback\":true",
+        .normalizer =
+            "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"" MARK "\"},"
+            "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" MARK "\"}]}",
+        .pre = "null",
+        .decoder =
+            "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" MARK
+            "\"},\"content\":\" \"},"
+            "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
+            "\",\"start\":1,\"stop\":0}]}",
+        .added = "{\"id\":7,\"content\":\"<s>\"," FLAGS("false") "},{\"id\":8,\"content\":\"yy\"," FLAGS(
+            "false") "}",
+    };
+    for (int metaspace = 0; metaspace < 2; metaspace++) {
+        nb_buf json = {0};
+        nb_tokenizer *t = NULL;
+        tiny_json(&k, &json);
+        fail_each_allocation("load", load, &json);
+        assert_int_equal(nb_tokenizer_parse(json.data, json.len, NULL, 0, &t, NULL), NB_OK);
+        fail_each_allocation("encode and decode", use, t);
+        nb_tokenizer_free(t);
+        nb_buf_free(&json);
+        k.normalizer = NULL;
+        k.pre = "{\"type\":\"Metaspace\",\"replacement\":\"" MARK
+                "\",\"prepend_scheme\":\"first\",\"split\":true}";
+    }
 }
 
 static nb_status render(const void *ctx)
@@ -151,12 +190,24 @@ static void chat(void **state)
     fail_each_allocation("parse Hermes as it arrives", as_it_arrives,
                          &(answer){{"qwen3", "hermes", true},
                                    "why</think><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"});
+    static const answer forms[] = {
+        {{NULL, "qwen3_xml"}, "<function=f><parameter=a>1</parameter><parameter=b>x</parameter></function>"},
+        {{"glm45", "glm45"}, "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"},
+        {{NULL, "mistral"}, "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}]"},
+        {{NULL, "kimi_k2"}, "<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}"},
+        {{NULL, "gemma4"}, "<|tool_call>call:f{a:1,b:<|\"|>x<|\"|>,c:[y]}<tool_call|>"},
+        {{"openai_gptoss", "openai"}, "<|channel|>commentary to=functions.f<|message|>{}<|call|>"},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        fail_each_allocation(forms[i].how.tools, as_it_arrives, &forms[i]);
     json_decref(r);
 }
 
 int main(void)
 {
     fault_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loading_and_using), cmocka_unit_test(chat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loading_and_using),
+                                       cmocka_unit_test(loading_and_using_characters),
+                                       cmocka_unit_test(chat)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
