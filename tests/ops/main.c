@@ -63,7 +63,7 @@ bool ops_close(double got, double want, double tol, bool overflow)
 static int usage(void)
 {
     fprintf(stderr, "usage: nb_ops [--check] [--bench] [--isa NAME] [--op NAME] [--seed N] [--threads N]\n"
-                    "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy\n");
+                    "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy mix\n");
     return 64;
 }
 

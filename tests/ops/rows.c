@@ -1,5 +1,5 @@
 /*
- * Operators along one row: rmsnorm, rope, softmax, swiglu, dot, axpy. Each table against F64 within a bound that follows from
+ * Operators along one row: rmsnorm, rope, softmax, swiglu, dot, axpy, mix. Each table against F64 within a bound that follows from
  * the operations' own rounding (ULP is half a unit in the last place), and special values against what the formula gives.
  */
 #include "ops.h"
@@ -58,6 +58,48 @@ static void check_dot_axpy(ops *o, const nb_kernels *t)
         ops_check(o, t->dot(x, y, 3) == INFINITY, "dot %s with inf", t->name);
         ops_check(o, isnan(t->dot(x, z, 3)), "dot %s with NaN", t->name);
     }
+}
+
+/* n products and sums a value; and a row alone gives the bits that it gives among others. */
+static void check_mix(ops *o, const nb_kernels *t)
+{
+    for (size_t l = 0; l < COUNT(lengths); l++)
+        for (size_t rows = 1; rows <= 9; rows++) {
+            size_t d = lengths[l], n = 1 + (l * 5 + rows * 3) % 40;
+            float *a[9], *x[40], *y[9];
+            const float *ac[9], *xc[40];
+            for (size_t i = 0; i < n; i++) xc[i] = x[i] = normals(o, d, 1);
+            for (size_t r = 0; r < rows; r++) {
+                ac[r] = a[r] = normals(o, n, 1);
+                y[r] = normals(o, d, 1);
+            }
+            bool close = true, same = true;
+            float *one = normals(o, d, 1), *first = copy(y[rows / 2], d);
+            double *want = ops_alloc(rows * d * sizeof *want), *tol = ops_alloc(rows * d * sizeof *tol);
+            for (size_t r = 0; r < rows; r++)
+                for (size_t c = 0; c < d; c++) {
+                    double sum = (double)y[r][c], size = fabs(sum);
+                    for (size_t i = 0; i < n; i++) {
+                        sum += (double)a[r][i] * (double)x[i][c];
+                        size += fabs((double)a[r][i] * (double)x[i][c]);
+                    }
+                    want[r * d + c] = sum;
+                    tol[r * d + c] = (double)(2 * n + 1) * ULP * size;
+                }
+            memcpy(one, y[rows / 2], d * sizeof *one);
+            t->mix(ac, xc, n, d, y, rows);
+            t->mix(&ac[rows / 2], xc, n, d, &one, 1);
+            for (size_t r = 0; r < rows; r++) close &= all_close(y[r], want + r * d, tol + r * d, d);
+            same = memcmp(one, y[rows / 2], d * sizeof *one) == 0;
+            for (size_t i = 0; i < n; i++) t->axpy(a[rows / 2][i], x[i], d, first);
+            ops_check(o, close, "mix %s d %zu rows %zu n %zu", t->name, d, rows, n);
+            ops_check(o, same, "mix %s d %zu: row %zu of %zu alone", t->name, d, rows / 2, rows);
+            ops_check(o, memcmp(first, one, d * sizeof *one) == 0, "mix %s d %zu n %zu against axpy", t->name,
+                      d, n);
+            for (size_t i = 0; i < n; i++) free(x[i]);
+            for (size_t r = 0; r < rows; r++) free(a[r]), free(y[r]);
+            free(one), free(first), free(want), free(tol);
+        }
 }
 
 /* The mean of squares is off by at most (n + 2) ULP, half of that after the root; then a root, a division, two products. */
@@ -213,6 +255,7 @@ void ops_check_rows(ops *o)
 {
     for (size_t i = 0; i < o->n_tables; i++) {
         if (ops_wants(o, "dot") || ops_wants(o, "axpy")) check_dot_axpy(o, o->tables[i]);
+        if (ops_wants(o, "mix")) check_mix(o, o->tables[i]);
         if (ops_wants(o, "rmsnorm")) check_rmsnorm(o, o->tables[i]);
         if (ops_wants(o, "rope")) check_rope(o, o->tables[i]);
         if (ops_wants(o, "softmax")) check_softmax(o, o->tables[i]);

@@ -74,6 +74,11 @@ typedef struct nb_kernels {
 
     float (*dot)(const float *a, const float *b, size_t n);
     void (*axpy)(float a, const float *x, size_t n, float *y); /* y += a x */
+
+    /* y[r][c] += sum over i < n, one after another in ascending i, of a[r][i] * x[i][c], for rows r and columns c < d. No y is
+     * an x. */
+    void (*mix)(const float *const *a, const float *const *x, size_t n, size_t d, float *const *y,
+                size_t rows);
 } nb_kernels;
 
 const nb_kernels *nb_kernels_generic(void);

@@ -100,6 +100,8 @@ typedef struct segment {
     float *row[NB_SCAN_CHUNK]; /* [from + n] of the chunk's tokens */
 } segment;
 
+#define STATE_ROWS 64 /* of a head's state that are looked at together */
+
 /* out = S^T q, and for the delta rule u = S^T k, of all rows: S passes by once. */
 static void read_state(const scan_job *j, const segment *s, size_t h)
 {
@@ -110,14 +112,20 @@ static void read_state(const scan_job *j, const segment *s, size_t h)
         memset(c->out->f + (s->t + r) * c->out->cols + at, 0, c->dv * sizeof(float));
         if (c->beta) memset(s->row[s->from + r] + j->u_at + at, 0, c->dv * sizeof(float));
     }
-    for (size_t i = 0; s->before && i < c->dk; i++) {
-        const float *state = s->before + (h * c->dk + i) * c->dv;
+    for (size_t i = 0; s->before && i < c->dk; i += STATE_ROWS) {
+        const float *a[2 * NB_SCAN_CHUNK], *state[STATE_ROWS];
+        float *y[2 * NB_SCAN_CHUNK];
+        size_t n = c->dk - i < STATE_ROWS ? c->dk - i : STATE_ROWS, sums = 0;
+        for (size_t b = 0; b < n; b++) state[b] = s->before + (h * c->dk + i + b) * c->dv;
         for (size_t r = 0; r < s->n; r++) {
-            const float *q = c->in->f + (s->t + r) * c->in->cols + c->q_at + key;
             float *row = s->row[s->from + r];
-            k->axpy(q[i], state, c->dv, c->out->f + (s->t + r) * c->out->cols + at);
-            if (c->beta) k->axpy(row[key + i], state, c->dv, row + j->u_at + at);
+            a[sums] = c->in->f + (s->t + r) * c->in->cols + c->q_at + key + i;
+            y[sums++] = c->out->f + (s->t + r) * c->out->cols + at;
+            if (!c->beta) continue;
+            a[sums] = row + key + i;
+            y[sums++] = row + j->u_at + at;
         }
+        k->mix(a, state, n, c->dv, y, sums);
     }
 }
 
@@ -139,7 +147,8 @@ static void read_tokens(const scan_job *j, const segment *s, size_t r, size_t h0
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     size_t key = h0 / j->per_key * c->dk, now = s->from + r, t = s->t + r, dv = c->dv;
     const float *in = c->in->f + t * c->in->cols, *q = in + c->q_at + key;
-    float qk[NB_SCAN_CHUNK], kk[NB_SCAN_CHUNK], weight[NB_SCAN_CHUNK];
+    float qk[NB_SCAN_CHUNK], kk[NB_SCAN_CHUNK], weight[NB_SCAN_CHUNK], a[NB_SCAN_CHUNK];
+    const float *us[NB_SCAN_CHUNK], *ap = a;
     for (size_t i = 0; i <= now; i++) {
         qk[i] = k->dot(s->row[i] + key, q, c->dk);
         if (c->beta) kk[i] = k->dot(s->row[i] + key, s->row[now] + key, c->dk);
@@ -148,18 +157,23 @@ static void read_tokens(const scan_job *j, const segment *s, size_t r, size_t h0
         size_t at = h * dv;
         float *u = s->row[now] + j->u_at + at, *out = c->out->f + t * c->out->cols + at;
         const float *v = in + c->v_at + at, d = decays(j, s, now, h, weight);
+        for (size_t i = 0; i <= now; i++) us[i] = s->row[i] + j->u_at + at;
         if (c->beta) {
             float beta = 1.0f / (1.0f + expf(-c->beta->f[t * c->heads + h]));
             for (size_t i = 0; i < dv; i++) u[i] *= d;
-            for (size_t i = 0; i < now; i++) k->axpy(weight[i] * kk[i], s->row[i] + j->u_at + at, dv, u);
+            for (size_t i = 0; i < now; i++) a[i] = weight[i] * kk[i];
+            k->mix(&ap, us, now, dv, &u, 1);
             for (size_t i = 0; i < dv; i++) u[i] = beta * (v[i] - u[i]);
         }
         for (size_t i = 0; i < dv; i++) out[i] *= d;
-        for (size_t i = 0; i <= now; i++) k->axpy(weight[i] * qk[i], s->row[i] + j->u_at + at, dv, out);
+        for (size_t i = 0; i <= now; i++) a[i] = weight[i] * qk[i];
+        k->mix(&ap, us, now + 1, dv, &out, 1);
         if (c->skip) k->axpy(c->skip->f[h], v, dv, out);
         nb_cpu_round(j->x, out, dv);
     }
 }
+
+#define BAND 16 /* rows of a head's state that are made together */
 
 /* The state after a whole chunk. */
 static void write_state(const scan_job *j, const segment *s, size_t h)
@@ -168,12 +182,19 @@ static void write_state(const scan_job *j, const segment *s, size_t h)
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     size_t key = h / j->per_key * c->dk, at = j->u_at + h * c->dv;
     float weight[NB_SCAN_CHUNK], d = decays(j, s, NB_SCAN_CHUNK - 1, h, weight);
-    for (size_t i = 0; i < c->dk; i++) {
-        size_t o = (h * c->dk + i) * c->dv;
-        float *state = s->after + o;
-        for (size_t v = 0; v < c->dv; v++) state[v] = s->before ? d * s->before[o + v] : 0;
-        for (size_t n = 0; n < NB_SCAN_CHUNK; n++)
-            k->axpy(weight[n] * s->row[n][key + i], s->row[n] + at, c->dv, state);
+    const float *u[NB_SCAN_CHUNK];
+    for (size_t n = 0; n < NB_SCAN_CHUNK; n++) u[n] = s->row[n] + at;
+    for (size_t i = 0; i < c->dk; i += BAND) {
+        float a[BAND][NB_SCAN_CHUNK], *state[BAND];
+        const float *ap[BAND];
+        size_t rows = c->dk - i < BAND ? c->dk - i : BAND, o = (h * c->dk + i) * c->dv;
+        for (size_t b = 0; b < rows; b++) {
+            ap[b] = a[b];
+            state[b] = s->after + o + b * c->dv;
+            for (size_t n = 0; n < NB_SCAN_CHUNK; n++) a[b][n] = weight[n] * s->row[n][key + i + b];
+        }
+        for (size_t v = 0; v < rows * c->dv; v++) s->after[o + v] = s->before ? d * s->before[o + v] : 0;
+        k->mix(ap, u, NB_SCAN_CHUNK, c->dv, state, rows);
     }
 }
 

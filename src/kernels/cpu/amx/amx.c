@@ -28,6 +28,7 @@ const nb_kernels *nb_kernels_amx(void)
                                      .weigh = nb_avx512_weigh,
                                      .swiglu = nb_avx2_swiglu,
                                      .dot = nb_avx2_dot,
-                                     .axpy = nb_avx2_axpy};
+                                     .axpy = nb_avx2_axpy,
+                                     .mix = nb_avx2_mix};
     return &table;
 }

@@ -26,6 +26,8 @@ void nb_avx2_rope(float *x, const float *cos, const float *sin, size_t pairs, bo
 void nb_avx2_swiglu(const float *g, const float *u, float limit, size_t n, float *y);
 float nb_avx2_dot(const float *a, const float *b, size_t n);
 void nb_avx2_axpy(float a, const float *x, size_t n, float *y);
+void nb_avx2_mix(const float *const *a, const float *const *x, size_t n, size_t d, float *const *y,
+                 size_t rows);
 
 /* The first n (0 to 8) lanes, for maskload and maskstore. */
 static inline __m256i nb_lane_mask(size_t n)

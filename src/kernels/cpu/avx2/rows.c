@@ -116,6 +116,7 @@ const nb_kernels *nb_kernels_avx2(void)
                                      .weigh = nb_avx2_weigh,
                                      .swiglu = nb_avx2_swiglu,
                                      .dot = nb_avx2_dot,
-                                     .axpy = nb_avx2_axpy};
+                                     .axpy = nb_avx2_axpy,
+                                     .mix = nb_avx2_mix};
     return &table;
 }

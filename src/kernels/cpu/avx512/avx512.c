@@ -17,6 +17,7 @@ const nb_kernels *nb_kernels_avx512(void)
                                      .weigh = nb_avx512_weigh,
                                      .swiglu = nb_avx2_swiglu,
                                      .dot = nb_avx2_dot,
-                                     .axpy = nb_avx2_axpy};
+                                     .axpy = nb_avx2_axpy,
+                                     .mix = nb_avx2_mix};
     return &table;
 }

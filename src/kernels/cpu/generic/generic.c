@@ -57,6 +57,13 @@ static void axpy(float a, const float *x, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
+static void mix(const float *const *a, const float *const *x, size_t n, size_t d, float *const *y,
+                size_t rows)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < n; i++) axpy(a[r][i], x[i], d, y[r]);
+}
+
 static void scores(const nb_attend_args *a, size_t r0, size_t r1)
 {
     for (size_t i = 0; i < a->n_queries; i++)
@@ -100,6 +107,7 @@ const nb_kernels *nb_kernels_generic(void)
                                      .weigh = weigh,
                                      .swiglu = swiglu,
                                      .dot = dot,
-                                     .axpy = axpy};
+                                     .axpy = axpy,
+                                     .mix = mix};
     return &table;
 }
