@@ -161,6 +161,7 @@ static bool is_news(const census *k, const nb_arch_tensor *row, int64_t l, int64
 
 static size_t add_absent(census *k, const char *message, const nb_arch_tensor *row, int64_t l)
 {
+    const bool draft = l >= k->c->config.n_layers;
     uint64_t dims[4];
     size_t f = nb_findings_add(k->out, "NB007", NB_SEVERITY_ERROR, "%s", message);
     size_t rank = row ? nb_config_shape(&k->c->config, row->shape, (int)l, dims, NULL) : 0;
@@ -169,8 +170,10 @@ static size_t add_absent(census *k, const char *message, const nb_arch_tensor *r
         nb_buf_addf(&k->name, "%s%llu", i ? ", " : "", (unsigned long long)dims[i]);
     if (rank) nb_findings_expected(k->out, f, "%s = [%s]", row->shape, nb_buf_str(&k->name));
     nb_findings_measured(k->out, f, "no shard has it under any known spelling");
-    nb_findings_remedy(k->out, f, false, "download the folder again, or export the model again");
-    nb_findings_effects(k->out, f, absent);
+    nb_findings_remedy(k->out, f, false,
+                       draft ? "download the shard again, or serve without drafting"
+                             : "download the folder again, or export the model again");
+    nb_findings_effects(k->out, f, draft ? nb_draft_effects : absent);
     if (nb_ckpt_files(k->c->ckpt) == 1) nb_findings_file(k->out, f, nb_ckpt_file_name(k->c->ckpt, 0));
     return f;
 }
@@ -208,10 +211,11 @@ static void absent_row(census *k, const nb_arch_tensor *row, int64_t l)
 {
     const bool expert = has_index(row, "{e}");
     if (!is_news(k, row, l, expert ? 0 : -1)) return;
-    size_t f = add_absent(k,
-                          expert ? "all experts of a layer lack a projection"
-                                 : "a tensor that the architecture needs is missing",
-                          row, l);
+    const char *message = l >= k->c->config.n_layers
+                              ? "a drafting (MTP) block lacks a tensor that a layer has"
+                          : expert ? "all experts of a layer lack a projection"
+                                   : "a tensor that the architecture needs is missing";
+    size_t f = add_absent(k, message, row, l);
     const int64_t experts = named_experts(k, row);
     for (int64_t e = 0; e < experts && !k->out->bad; e++) name_absent(k, f, row, l, expert ? e : -1);
 }
@@ -222,6 +226,22 @@ static bool layer_is_empty(const census *k, int64_t l)
         if (has_index(&k->arch->tensors[r], "{l}") && *seen(k, r, l)) return false;
     }
     return true;
+}
+
+/* Behind the last layer: other modules may stand under a drafting layer's number, so only what is a layer but for a tensor or
+ * two is judged. */
+static bool is_layer(const census *k, int64_t l)
+{
+    size_t there = 0, lacking = 0;
+    if (l < k->c->config.n_layers) return true;
+    for (size_t r = 0; r < k->arch->n_tensors; r++) {
+        if (!has_index(&k->arch->tensors[r], "{l}") || !needed(k, &k->arch->tensors[r], l)) continue;
+        if (*seen(k, r, l))
+            there++;
+        else
+            lacking++;
+    }
+    return lacking <= NB_DRAFT_ABSENT && there > 3 * NB_DRAFT_ABSENT;
 }
 
 static void judge_absent(census *k)
@@ -236,6 +256,7 @@ static void judge_absent(census *k)
             if (l < layers) absent_layer(k, l);
             continue;
         }
+        if (!is_layer(k, l)) continue;
         for (size_t r = 0; r < k->arch->n_tensors; r++) {
             const nb_arch_tensor *row = &k->arch->tensors[r];
             if (has_index(row, "{l}") && needed(k, row, l) && !*seen(k, r, l)) absent_row(k, row, l);

@@ -10,9 +10,8 @@
 #include "doctor/rules.h"
 
 #define MAX_BLOCKS 8
-#define MAX_ABSENT 2
 
-static const nb_effect effects[NB_FAMILY_COUNT] = {
+const nb_effect nb_draft_effects[NB_FAMILY_COUNT] = {
     {NB_EFFECT_UNDEFINED,
      "drafting computes with uninitialised memory; without drafting nothing reads the block"},
     {NB_EFFECT_UNDEFINED,
@@ -67,7 +66,7 @@ static void judge_joints(const nb_check *c, size_t block, nb_buf *scratch, nb_fi
         nb_buf_addf(scratch, "mtp.%zu.%s", block, parts[i]);
         if (nb_check_absent(c, nb_buf_str(scratch))) absent[n++] = i;
     }
-    if (!n || n > MAX_ABSENT) return;
+    if (!n || n > NB_DRAFT_ABSENT) return;
     size_t f = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,
                                "a drafting (MTP) block lacks a tensor that joins it to the model");
     for (size_t i = 0; i < n; i++) {
@@ -78,7 +77,7 @@ static void judge_joints(const nb_check *c, size_t block, nb_buf *scratch, nb_fi
     nb_findings_measured(out, f, "%zu of %d are there", COUNT - n, (int)COUNT);
     nb_findings_expected(out, f, "enorm, hnorm, norm, e_proj, h_proj and hc_head_*");
     nb_findings_remedy(out, f, false, "download the shard again, or serve without drafting");
-    nb_findings_effects(out, f, effects);
+    nb_findings_effects(out, f, nb_draft_effects);
 }
 
 nb_status nb_rule_drafts(const nb_check *c, nb_findings *out, nb_error *err)
@@ -93,7 +92,7 @@ nb_status nb_rule_drafts(const nb_check *c, nb_findings *out, nb_error *err)
         if (row) seen[block * arch->n_tensors + (size_t)(row - arch->tensors)] = true;
     }
     for (block = 0; block < MAX_BLOCKS && !c->blind; block++) {
-        const nb_arch_tensor *absent[MAX_ABSENT];
+        const nb_arch_tensor *absent[NB_DRAFT_ABSENT];
         size_t n = 0, there = 0;
         for (size_t r = 0; r < arch->n_tensors; r++) {
             const nb_arch_tensor *row = &arch->tensors[r];
@@ -102,18 +101,18 @@ nb_status nb_rule_drafts(const nb_check *c, nb_findings *out, nb_error *err)
                 continue;
             if (seen[block * arch->n_tensors + r])
                 there++;
-            else if (n++ < MAX_ABSENT)
+            else if (n++ < NB_DRAFT_ABSENT)
                 absent[n - 1] = row;
         }
-        if (there >= 4 * MAX_ABSENT) judge_joints(c, block, &scratch, out);
-        if (!n || n > MAX_ABSENT || there < 4 * MAX_ABSENT) continue;
+        if (there >= 4 * NB_DRAFT_ABSENT) judge_joints(c, block, &scratch, out);
+        if (!n || n > NB_DRAFT_ABSENT || there < 4 * NB_DRAFT_ABSENT) continue;
         size_t f = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,
                                    "a drafting (MTP) block lacks a tensor that a layer has");
         for (size_t i = 0; i < n; i++) name_row(c, absent[i], block, f, &scratch, out);
         nb_findings_measured(out, f, "%zu kinds of tensors in the block", there);
         nb_findings_expected(out, f, "%zu, as in a layer without compressor", there + n);
         nb_findings_remedy(out, f, false, "download the shard again, or serve without drafting");
-        nb_findings_effects(out, f, effects);
+        nb_findings_effects(out, f, nb_draft_effects);
     }
     const bool ok = nb_buf_ok(&scratch);
     nb_buf_free(&scratch);

@@ -27,7 +27,7 @@ nb_status nb_rule_experts(const nb_check *c, nb_findings *out, nb_error *err); /
 nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err);   /* NB006 */
 nb_status nb_rule_arch(const nb_check *c, nb_findings *out, nb_error *err);    /* NB007 */
 nb_status nb_rule_drafts(const nb_check *c, nb_findings *out,
-                         nb_error *err); /* NB007 of drafting blocks; needs the table */
+                         nb_error *err); /* NB007 of blocks called mtp.N; needs the table */
 nb_status nb_rule_config_known(const nb_check *c, nb_findings *out, nb_error *err); /* NB200 */
 nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err);  /* NB212 */
 
@@ -58,5 +58,10 @@ nb_status nb_judge_tokens(const nb_check *c, int64_t vocab, const json_t *genera
                           nb_findings *out, nb_error *err);
 nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err); /* NB107 */
 nb_status nb_rule_floats(const nb_check *c, nb_findings *out, nb_error *err);   /* NB112, NB008 of reading */
+
+/* Kinds of tensors that a drafting block may lack and still be judged as a layer. */
+#define NB_DRAFT_ABSENT 2
+/* What becomes of a model whose drafting block lacks a tensor. */
+extern const nb_effect nb_draft_effects[NB_FAMILY_COUNT];
 
 #endif

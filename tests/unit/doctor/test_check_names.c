@@ -46,12 +46,30 @@ static void what_a_healthy_file_may_hold(void **state)
 
 static void drafting_layers_behind_the_last_are_known(void **state)
 {
-    model_llama(&m, false);
+    static const char config[] = "{\"model_type\":\"llama\",\"num_hidden_layers\":%d," ROPE_AND_EPS
+                                 "\"hidden_size\":32,\"num_attention_heads\":2,\"intermediate_size\":64,"
+                                 "\"vocab_size\":48,\"num_nextn_predict_layers\":1}";
+    char two[400], one[400];
+    snprintf(two, sizeof two, config, 2);
+    snprintf(one, sizeof one, config, 1);
+    model_llama(&m, false); /* a part of a layer: some other module */
     model_add(&m, "model.layers.2.input_layernorm.weight", NB_DT_BF16, 1, 32, 0);
-    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
-                    "\"hidden_size\":32,\"num_attention_heads\":2,"
-                    "\"intermediate_size\":64,\"vocab_size\":48,\"num_nextn_predict_layers\":1}");
+    model_check(&m, two);
     must_be_alone(&m, NULL);
+    model_free(&m);
+    model_llama(&m, false); /* a whole one */
+    model_check(&m, one);
+    must_be_alone(&m, NULL);
+    model_free(&m);
+    model_llama(&m, false); /* a layer that lacks a tensor */
+    model_remove(&m, "model.layers.1.post_attention_layernorm.weight");
+    model_check(&m, one);
+    const nb_finding *f =
+        must_find(&m, "NB007", "model.layers.1.post_attention_layernorm.weight", NB_SEVERITY_ERROR);
+    assert_non_null(strstr(f->message, "drafting"));
+    assert_non_null(strstr(f->remedy, "without drafting"));
+    assert_non_null(strstr(f->effect_text[NB_FAMILY_W4A4], "without drafting"));
+    must_be_alone(&m, "NB007");
     model_free(&m);
 }
 

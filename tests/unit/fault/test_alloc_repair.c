@@ -1,4 +1,5 @@
-/* Memory runs out at each allocation of a repair in turn: NB_ERR_NOMEM and no folder, or a report marked bad. */
+/* Memory runs out at each allocation of a repair, and of foreseeing one, in turn: NB_ERR_NOMEM and no folder, or a report marked
+ * bad; of what can be mended, never another answer than with enough memory. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,12 +28,11 @@ static nb_status repair(const char *from, const char *to, bool *told)
     return s;
 }
 
-static void each_allocation_of_a_repair(void **state)
+/* A folder with faults that can be mended and faults that cannot; from has room for 300. */
+static void broken(char *from)
 {
-    (void)state;
     static uint8_t codes[32 * 16], scales[32 * 2];
     static const float one = 0.001f;
-    char from[300], to[300];
     memset(codes, 0xF7, sizeof codes);
     memset(scales, 0x7E, sizeof scales);
     scales[1] = 0x7F;
@@ -46,13 +46,20 @@ static void each_allocation_of_a_repair(void **state)
                                {"layers.0.mlp.up_proj.weight_scale_2", NB_DT_F32, 0, {0}, &one},
                                {"layers.0.mlp.up_proj.input_scale", NB_DT_F32, 0, {0}, &one}};
     tempdir_make(&tmp);
-    snprintf(from, sizeof from, "%s/from", tmp.path);
-    snprintf(to, sizeof to, "%s/to", tmp.path);
+    snprintf(from, 300, "%s/from", tmp.path);
     if (mkdir(from, 0777) != 0) fail();
     folder_text(&tmp, "from/config.json",
                 "{\"model_type\":\"nosuch\",\"quantization_config\":{\"quant_method\":\"modelopt\","
                 "\"quant_algo\":\"NVFP4\",\"ignore\":[]}}");
     folder_write(&tmp, "from/model.safetensors", t, sizeof t / sizeof *t);
+}
+
+static void each_allocation_of_a_repair(void **state)
+{
+    (void)state;
+    char from[300], to[300];
+    broken(from);
+    snprintf(to, sizeof to, "%s/to", tmp.path);
     for (size_t n = 0;; n++) {
         bool told;
         fault_arm(n);
@@ -72,9 +79,43 @@ static void each_allocation_of_a_repair(void **state)
     tempdir_remove(&tmp);
 }
 
+static void each_allocation_of_foreseeing_one(void **state)
+{
+    (void)state;
+    char from[300];
+    nb_check_result r = {0};
+    nb_error e = {0};
+    bool want[32], fired = true, some = false, all = true;
+    broken(from);
+    assert_int_equal(nb_check_folder(from, NULL, &r, &e), NB_OK);
+    assert_int_equal(nb_repair_foresee(&r, &e), NB_OK);
+    assert_in_range(r.findings.count, 2, 32);
+    for (size_t i = 0; i < r.findings.count; i++) {
+        want[i] = r.findings.items[i].repairable;
+        some = some || want[i];
+        all = all && want[i];
+    }
+    assert_true(some && !all);
+    for (size_t n = 0; fired; n++) {
+        fault_arm(n);
+        nb_status s = nb_repair_foresee(&r, &e);
+        fired = fault_disarm();
+        if (s != NB_OK && s != NB_ERR_NOMEM) fail_msg("allocation %zu: status %d", n, (int)s);
+        for (size_t i = 0; i < r.findings.count; i++) {
+            if (s == NB_OK && r.findings.items[i].repairable != want[i])
+                fail_msg("allocation %zu: another answer for %s", n, r.findings.items[i].rule);
+            if (s != NB_OK && r.findings.items[i].repairable) fail_msg("allocation %zu: a promise", n);
+        }
+        if (!fired) assert_true(s == NB_OK && n > 50);
+    }
+    nb_check_result_free(&r);
+    tempdir_remove(&tmp);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_of_a_repair)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_of_a_repair),
+                                       cmocka_unit_test(each_allocation_of_foreseeing_one)};
     fault_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
