@@ -217,7 +217,9 @@ static void tell_plan(const nb_serve_log *log, const nb_plan *p)
                                   {"kv_cache", NULL, (double)p->kv},
                                   {"kv_blocks", NULL, (double)p->blocks},
                                   {"max_model_len", NULL, (double)p->max_context},
-                                  {"at_once", NULL, (double)p->at_once}};
+                                  {"at_once", NULL, (double)p->at_once},
+                                  {"max_num_seqs", NULL, (double)p->max_seqs},
+                                  {"per_sequence", NULL, (double)p->per_seq}};
         nb_serve_log_line(log, NB_LOG_INFO, "plan", f, sizeof f / sizeof *f);
         return;
     }
@@ -317,6 +319,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                           .kv_bytes = o->kv_bytes,
                           .blocks = (size_t)o->blocks,
                           .max_seqs = (size_t)o->max_seqs,
+                          .fit_seqs = o->fit_seqs,
                           .max_rows = (size_t)o->max_rows,
                           .prefix_cache = o->prefix_cache,
                           .dequant = o->dequant.item,

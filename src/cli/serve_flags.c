@@ -81,7 +81,7 @@ const nb_flag nb_serve_flags[] = {
     STRING("max-model-len", max_model_len, "N",
            "tokens of the longest request, 1k = 1000, 1K = 1024 (default: the model's own); auto or -1: what "
            "fits"),
-    INT("max-num-seqs", max_seqs, "sequences that run at once (256)"),
+    INT("max-num-seqs", max_seqs, "sequences that run at once (256, or fewer where each takes much memory)"),
     INT("max-num-batched-tokens", max_rows, "tokens of one step (512)"),
     BYTES("memory", memory,
           "for everything, e.g. 12GiB (default: 92 % of what machine and cgroup have free)"),

@@ -141,10 +141,10 @@ static nb_status start_engine(const nb_serve_options *o, const nb_plan *plan, nb
                               const nb_sink *sink, nb_served *m, nb_error *err)
 {
     size_t requests = o->queue_requests != UINT64_MAX ? o->queue_requests
-                      : o->max_seqs < 64              ? 256
-                                                      : 4 * o->max_seqs;
+                      : plan->max_seqs < 64           ? 256
+                                                      : 4 * plan->max_seqs;
     size_t tokens = o->queue_tokens == UINT64_MAX ? 64 * plan->max_context : o->queue_tokens;
-    nb_core_options co = {.sched = {.max_seqs = o->max_seqs,
+    nb_core_options co = {.sched = {.max_seqs = plan->max_seqs,
                                     .max_rows = o->max_rows,
                                     .max_context = plan->max_context,
                                     .chunk_limit = o->chunk_limit,
@@ -207,7 +207,7 @@ static nb_status tell_facts(const nb_serve_options *o, const nb_llm_options *lo,
         plan->max_context, (uint64_t)model->cfg.n_layers,      model->vocab,
         eo->threads,       packed + model->other_bytes,        nb_engine_kv_bytes(m->engine),
         eo->kv_blocks,     eo->kv_blocks * plan->block_tokens, plan->at_once,
-        o->max_seqs};
+        plan->max_seqs};
     for (size_t i = 0; i < 10; i++) snprintf(text[i], sizeof text[i], "%llu", (unsigned long long)numbers[i]);
     const nb_label model_info[] = {{"architecture", model->cfg.arch->name},
                                    {"arithmetic", nb_arith_name(lo->arith)},
@@ -269,7 +269,7 @@ nb_status nb_serve_load(const nb_serve_options *o, const char *folder, const nb_
                             .arith = lo->arith,
                             .act_bf16 = lo->act_bf16,
                             .quant_bf16 = lo->quant_bf16,
-                            .max_seqs = o->max_seqs,
+                            .max_seqs = plan->max_seqs,
                             .max_context = plan->max_context,
                             .max_rows = o->max_rows,
                             .kv_blocks = plan->blocks,

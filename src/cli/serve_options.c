@@ -264,6 +264,8 @@ static void help(void)
 static int check(const parser *p)
 {
     nb_serve_options *o = p->o;
+    o->fit_seqs = o->max_seqs == UINT64_MAX;
+    if (o->fit_seqs) o->max_seqs = 256;
     const struct {
         const char *name;
         uint64_t value, low, high;
@@ -295,7 +297,7 @@ static int check(const parser *p)
 int nb_serve_options_parse(int argc, char **argv, nb_serve_options *o)
 {
     *o = (nb_serve_options){.port = 8000,
-                            .max_seqs = 256,
+                            .max_seqs = UINT64_MAX,
                             .max_rows = 512,
                             .queue_requests = UINT64_MAX,
                             .queue_tokens = UINT64_MAX,

@@ -19,6 +19,7 @@ typedef struct nb_serve_options {
     uint64_t threads;
     bool quiet, help;
     /* Sizes. UINT64_MAX: not given. */
+    bool fit_seqs; /* --max-num-seqs was not given: 256 at most */
     uint64_t memory, kv_bytes, blocks, max_seqs, max_rows, chunk_limit, queue_requests, queue_tokens;
     const char *max_model_len; /* a number, -1 or auto */
     double memory_share;

@@ -196,10 +196,37 @@ static nb_status cannot_hold(const nb_plan *p, bool given, uint64_t budget, size
     return NB_ERR_LIMIT;
 }
 
+/* As many sequences, up to max_seqs, as take half of the cache whatever their length, since the other half is for their tokens, and
+ * as leave room for one request of the longest. */
+static void fit_seqs(sizing *z, uint64_t bytes, size_t context)
+{
+    size_t low = 1, high = z->pages.max_seqs;
+    while (low < high) {
+        z->pages.max_seqs = low + (high - low + 1) / 2;
+        if (kv_bytes(z, 1, context) <= bytes / 2 &&
+            kv_bytes(z, nb_ceil_div(context, NB_BLOCK), context) <= bytes)
+            low = z->pages.max_seqs;
+        else
+            high = z->pages.max_seqs - 1;
+    }
+    z->pages.max_seqs = low;
+}
+
+/* What one sequence more takes before it has a token. */
+static uint64_t per_seq(const sizing *z, size_t context)
+{
+    sizing one = *z, two = *z;
+    one.pages.max_seqs = 1;
+    two.pages.max_seqs = 2;
+    return kv_bytes(&two, 1, context) - kv_bytes(&one, 1, context);
+}
+
 static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, nb_error *err)
 {
     uint64_t taken = p->weights + p->work, budget = p->memory > taken ? p->memory - taken : 0;
     if (opt->kv_bytes) budget = opt->kv_bytes;
+    if (opt->fit_seqs) fit_seqs(z, budget, p->max_context);
+    p->max_seqs = z->pages.max_seqs;
     if (opt->blocks) {
         p->blocks = opt->blocks;
     } else {
@@ -208,7 +235,7 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
         if (!p->max_context || longest < p->max_context)
             return cannot_hold(p, opt->kv_bytes > 0, budget, longest, err);
         size_t worst;
-        if (!nb_mul(nb_ceil_div(p->max_context, NB_BLOCK), opt->max_seqs, &worst)) worst = SIZE_MAX / 2;
+        if (!nb_mul(nb_ceil_div(p->max_context, NB_BLOCK), p->max_seqs, &worst)) worst = SIZE_MAX / 2;
         p->blocks = largest(z, worst, budget, p->max_context, false);
     }
     size_t one = nb_ceil_div(p->max_context, NB_BLOCK);
@@ -220,7 +247,8 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
         return NB_ERR_LIMIT;
     }
     p->kv = kv_bytes(z, p->blocks, p->max_context);
-    p->at_once = p->blocks / one < opt->max_seqs ? p->blocks / one : opt->max_seqs;
+    p->at_once = p->blocks / one < p->max_seqs ? p->blocks / one : p->max_seqs;
+    p->per_seq = per_seq(z, p->max_context);
     return NB_OK;
 }
 
@@ -272,6 +300,9 @@ void nb_plan_print(const nb_plan *p, nb_buf *out)
     nb_buf_addf(out, "  work     %s\n", size_text(p->work, a));
     nb_buf_addf(out, "  KV cache %s: %zu blocks of %zu tokens\n", size_text(p->kv, a), p->blocks,
                 p->block_tokens);
+    if (p->per_seq >= 1 << 20)
+        nb_buf_addf(out, "           of it %s for each of at most %zu sequences, whatever its length\n",
+                    size_text(p->per_seq, a), p->max_seqs);
     nb_buf_addf(out, "longest request: %zu tokens (the model's own limit: %zu); %zu of them at once\n",
                 p->max_context, p->model_context, p->at_once);
 }

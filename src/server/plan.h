@@ -16,6 +16,8 @@ typedef struct nb_plan_options {
     size_t max_context; /* tokens of the longest request; 0: the model's own */
     bool fit_context;   /* as long as fits, instead of refusing */
     size_t max_seqs, max_rows;
+    bool
+        fit_seqs; /* fewer sequences than max_seqs where what each takes whatever its length would be most of the cache */
     bool prefix_cache;
     const char *const *dequant; /* [n_dequant] patterns of linears that become BF16 */
     size_t n_dequant;
@@ -27,6 +29,9 @@ typedef struct nb_plan {
     uint64_t weights, work, kv; /* bytes */
     size_t blocks, block_tokens;
     size_t max_context, model_context;
+    size_t max_seqs; /* sequences that run at once */
+    uint64_t
+        per_seq; /* bytes of kv for each of them, whatever its length: windows, states, and the prefix cache's of both */
     size_t at_once; /* requests of max_context tokens that KV memory holds */
 } nb_plan;
 
