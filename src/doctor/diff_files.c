@@ -73,7 +73,7 @@ static bool compare_objects(nb_diff *d, const char *file, nb_buf *path, json_t *
             }
             if (!ok) return false;
             path->len = had;
-            path->data[had] = '\0';
+            if (path->data) path->data[had] = '\0'; /* "" is a key, too */
         }
     }
     return ok;

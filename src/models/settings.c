@@ -105,8 +105,13 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     const json_t *params;
     nb_status s = nb_read_rope(m, type, &theta, &params, err);
     if (s != NB_OK) return s;
-    if (!type && nb_config_get(&m->cfg, "rotary_dim"))
-        return nb_read_sizes(m, &(nb_size_setting){"rotary_dim", to}, 1, err);
+    if (!type && nb_config_get(&m->cfg, "rotary_dim")) {
+        if ((s = nb_read_sizes(m, &(nb_size_setting){"rotary_dim", to}, 1, err))) return s;
+        if (*to <= d && *to % 2 == 0) return NB_OK;
+        nb_fail(err, NB_ERR_FORMAT, "rotary_dim %zu is no even number of columns of a head of %zu", *to, d);
+        nb_error_remedy(err, "take both from the original model's config.json");
+        return in_config(m, err, NB_ERR_FORMAT);
+    }
     const char *kind = json_string_value(json_object_get(params, "rope_type"));
     if (kind && strcmp(kind, "proportional") == 0) { /* the share is of frequencies, and all pairs have one */
         *to = d;

@@ -572,6 +572,14 @@ def test_diff_names_config_keys(tmp_path):
     assert nb.ok_json("diff", base, tmp_path / "same")["files"] == []
 
 
+def test_diff_of_a_key_without_letters(tmp_path):
+    for name, value in (("a", 1), ("b", 2)):
+        shutil.copytree(nb.MODELS["llama_modelopt"], tmp_path / name)
+        config = tmp_path / name / "config.json"
+        config.write_text(json.dumps({"": value, **json.loads(config.read_text())}))
+    assert nb.ok_json("diff", tmp_path / "a", tmp_path / "b")["files"] == [{"file": "config.json", "key": "", "a": 1, "b": 2}]
+
+
 def test_diff_of_a_missing_file(tmp_path):
     (tmp_path / "a.json").write_text('{"rows": []}')
     for args in ((tmp_path / "a.json", tmp_path / "b.json"), (tmp_path / "b.json", tmp_path / "a.json"), (tmp_path / "b.json", nb.DEMO),
