@@ -146,7 +146,7 @@ static nb_status validate(const nb_config *cfg, nb_error *err)
     /* The narrower limits are for what no tensor's shape confirms before memory or time depends on it. */
     static const nb_arch_size keys[] = {{"vocab_size", NB_MAX_SIZE},
                                         {"hidden_size", NB_MAX_SIZE},
-                                        {"num_attention_heads", 1 << 20},
+                                        {"num_attention_heads", 1 << 16},
                                         {"kv_lora_rank", 1 << 16},
                                         {"qk_nope_head_dim", 1 << 16},
                                         {"qk_rope_head_dim", 1 << 16},

@@ -378,13 +378,38 @@ out:
     return s;
 }
 
+/* The widest input of a linear, and what derived forms take in F32: which are BF16 the weights' values say. */
+static nb_status outline_linears(nb_model *m, nb_error *err)
+{
+    const nb_arch *a = m->cfg.arch;
+    for (size_t i = 0; i < a->n_tensors; i++) {
+        const nb_arch_tensor *row = &a->tensors[i];
+        size_t n = 0;
+        const nb_derive *forms = m->fwd->derive ? m->fwd->derive(m, row, &n) : NULL;
+        if (row->role != NB_ROLE_LINEAR && row->role != NB_ROLE_HEAD) continue;
+        for (int64_t l = 0; l < nb_arch_layers(&m->cfg, row); l++) {
+            uint64_t dims[4];
+            if (row->when && !row->when(&m->cfg, (int)l)) continue;
+            size_t rank = nb_config_shape(&m->cfg, row->shape, (int)l, dims, err);
+            if (!rank) return NB_ERR_FORMAT;
+            if (dims[rank - 1] > m->max_k) m->max_k = dims[rank - 1];
+            for (size_t f = 0; f < n; f++)
+                m->derived_bytes +=
+                    (uint64_t)forms[f].groups * forms[f].rows * dims[rank - 1] * sizeof(float);
+        }
+    }
+    return NB_OK;
+}
+
 nb_status nb_model_outline(const char *path, size_t max_rows, nb_model **out, nb_error *err)
 {
-    nb_exec x = {.max_rows = max_rows}; /* all that opening asks of it */
+    nb_exec x = {.max_rows = max_rows}; /* all that opening asks of it; no ops: tensors are counted */
     nb_model *m = calloc(1, sizeof *m);
     if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
     m->x = &x;
     nb_status s = open_model(m, path, err);
+    if (s == NB_OK) s = m->fwd->prepare(m, err);
+    if (s == NB_OK) s = outline_linears(m, err);
     m->x = NULL;
     if (s == NB_OK)
         *out = m;
@@ -464,6 +489,14 @@ nb_status nb_model_stream(nb_model *m, nb_stream_decl decl, size_t *index, nb_er
 
 nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
 {
+    uint64_t bytes;
+    if (!m->x->ops) {
+        if (__builtin_mul_overflow((uint64_t)rows * 4, (uint64_t)cols, &bytes) ||
+            __builtin_add_overflow(m->run_bytes, bytes, &m->run_bytes))
+            return nb_fail_nomem(err, "the run's tensors", SIZE_MAX);
+        *out = NULL;
+        return NB_OK;
+    }
     nb_tensor **p = realloc(m->tensors, (m->n_tensors + 1) * sizeof *p);
     if (!p) return nb_fail_nomem(err, "a tensor list", sizeof *p);
     m->tensors = p;

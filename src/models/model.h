@@ -71,6 +71,7 @@ struct nb_model {
     nb_load_options load;
     uint64_t format_bytes[NB_FMT_COUNT]; /* packed bytes by format, for the summary */
     uint64_t other_bytes;                /* norms and other parameters, derived forms */
+    uint64_t run_bytes, derived_bytes; /* an outline's: what prepare takes; at most what derived forms take */
 };
 
 /* Opens DIR, finds its architecture and loads every weight into the back end x. Progress and notes go to sink (may be NULL). A
@@ -78,7 +79,8 @@ struct nb_model {
 nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *load, const nb_sink *sink,
                         nb_model **out, nb_error *err);
 void nb_model_free(nb_model *m);
-/* The model without weights and back end: config, cache streams and sizes, to plan memory with. It cannot run. */
+/* The model without weights and back end: config, cache streams and sizes, to plan memory with (run_bytes, derived_bytes, max_k
+ * as config.json says). It cannot run. */
 nb_status nb_model_outline(const char *path, size_t max_rows, nb_model **out, nb_error *err);
 
 /* What nb_model_load would say of the config alone: keys that the forward pass needs, values that it does not take. NB_OK for an

@@ -127,11 +127,11 @@ static uint64_t dequant_bytes(const nb_ckpt *c, const nb_plan_options *opt)
     return more;
 }
 
-/* Run tensors, tiles of logits and what the threads keep: an estimate on the safe side. A forward pass has about two dozen
- * tensors of a step's rows, none much wider than four hidden states. */
+/* Run tensors, inputs of linears (for each expert of a row its own), tiles of logits, and what the threads keep. */
 static uint64_t work_bytes(const nb_model *m, size_t max_rows)
 {
-    return ((uint64_t)64 << 20) + (uint64_t)max_rows * m->hidden_cols * 4 * 24 +
+    const uint64_t slots = m->experts_per_row ? m->experts_per_row : 1;
+    return ((uint64_t)64 << 20) + m->run_bytes + (uint64_t)max_rows * slots * m->max_k * 4 +
            (uint64_t)m->vocab * 4 * 32 * 3;
 }
 
@@ -272,7 +272,7 @@ nb_status nb_plan_make(const char *path, const nb_plan_options *opt, nb_plan *ou
     }
     p.available = nb_plan_available("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
     p.memory = opt->memory ? opt->memory : (uint64_t)((double)p.available * opt->share);
-    p.weights = nb_ckpt_bytes(m->ckpt) + dequant_bytes(m->ckpt, opt);
+    p.weights = nb_ckpt_bytes(m->ckpt) + m->derived_bytes + dequant_bytes(m->ckpt, opt);
     p.work = work_bytes(m, opt->max_rows);
     if (p.memory < p.weights + p.work) {
         char a[SIZE_TEXT], b[SIZE_TEXT], c[SIZE_TEXT];
