@@ -25,10 +25,16 @@ typedef struct shape {
     "\"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": false, \"sliding_window\": " \
     "null, "
 
+#define LATENT                                                                                               \
+    "\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64, \"n_shared_experts\": 1, \"norm_topk_prob\": true, "   \
+    "\"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"moe_layer_freq\": 1, "                  \
+    "\"attention_bias\": false, "                                                                            \
+    "\"num_nextn_predict_layers\": 1, \"max_position_embeddings\": 262144, "
+
 static const shape shapes[] = {
     {"Llama-3.3-70B",
      "{" BASE "\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, "
-              "\"num_hidden_layers\": 80, "
+     "\"num_hidden_layers\": 80, "
      "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 128256, "
      "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, "
      "\"low_freq_factor\": 1.0, "
@@ -37,14 +43,14 @@ static const shape shapes[] = {
      70553706496, 80 * 2 * 8 * 128},
     {"Qwen2.5-7B",
      "{" BASE "\"model_type\": \"qwen2\", \"hidden_size\": 3584, \"intermediate_size\": 18944, "
-              "\"num_hidden_layers\": 28, "
+     "\"num_hidden_layers\": 28, "
      "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"vocab_size\": 152064, \"rope_theta\": "
      "1000000.0, "
      "\"use_sliding_window\": false, \"max_window_layers\": 28, \"max_position_embeddings\": 262144}",
      7615616512, 28 * 2 * 4 * 128},
     {"Qwen3-32B",
      "{" BASE "\"model_type\": \"qwen3\", \"hidden_size\": 5120, \"intermediate_size\": 25600, "
-              "\"num_hidden_layers\": 64, "
+     "\"num_hidden_layers\": 64, "
      "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 151936, "
      "\"rope_theta\": 1000000, \"attention_bias\": false, \"max_position_embeddings\": 262144}",
      32762123264, 64 * 2 * 8 * 128},
@@ -59,20 +65,20 @@ static const shape shapes[] = {
      30532122624, 48 * 2 * 4 * 128},
     {"Mistral-Small-24B",
      "{" BASE "\"model_type\": \"mistral\", \"hidden_size\": 5120, \"intermediate_size\": 32768, "
-              "\"num_hidden_layers\": 40, "
+     "\"num_hidden_layers\": 40, "
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 131072, "
      "\"rope_theta\": 100000000.0, \"max_position_embeddings\": 262144}",
      23572403200, 40 * 2 * 8 * 128},
     {"Mixtral-8x7B",
      "{" BASE "\"model_type\": \"mixtral\", \"hidden_size\": 4096, \"intermediate_size\": 14336, "
-              "\"num_hidden_layers\": 32, "
+     "\"num_hidden_layers\": 32, "
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"num_local_experts\": 8, "
      "\"num_experts_per_tok\": 2, "
      "\"vocab_size\": 32000, \"rope_theta\": 1000000.0, \"max_position_embeddings\": 262144}",
      46702792704, 32 * 2 * 8 * 128},
     {"Phi-4",
      "{" BASE "\"model_type\": \"phi3\", \"hidden_size\": 5120, \"intermediate_size\": 17920, "
-              "\"num_hidden_layers\": 40, "
+     "\"num_hidden_layers\": 40, "
      "\"num_attention_heads\": 40, \"num_key_value_heads\": 10, \"vocab_size\": 100352, \"rope_theta\": "
      "250000, "
      "\"rope_scaling\": null, \"partial_rotary_factor\": 1.0, \"max_position_embeddings\": 262144}",
@@ -108,6 +114,54 @@ static const shape shapes[] = {
          3ull * 3 * 5120 * 12288 + 89ull * (160 * 5120 + 160 + 161ull * 3 * 5120 * 1536) +
          2ull * 151552 * 5120 + 5120,
      92 * 2 * 8 * 128},
+    /* Without the drafting layer. Cached: 512 + 64 of each layer, and 128 of each indexer. */
+    {"DeepSeek-V3.1",
+     "{" BASE LATENT "\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 61, \"hidden_size\": 7168, "
+     "\"num_attention_heads\": 128, \"num_key_value_heads\": 128, \"q_lora_rank\": 1536, "
+     "\"qk_nope_head_dim\": 128, \"v_head_dim\": 128, \"intermediate_size\": 18432, "
+     "\"moe_intermediate_size\": 2048, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, "
+     "\"first_k_dense_replace\": 3, \"vocab_size\": 129280, \"n_group\": 8, \"topk_group\": 4, "
+     "\"routed_scaling_factor\": 2.5, \"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"yarn\", "
+     "\"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"beta_fast\": 32, \"beta_slow\": 1, "
+     "\"original_max_position_embeddings\": 4096}}",
+     671026419200, 61 * (512 + 64)},
+    {"DeepSeek-V3.2",
+     "{" BASE LATENT "\"model_type\": \"deepseek_v32\", \"num_hidden_layers\": 61, \"hidden_size\": 7168, "
+     "\"num_attention_heads\": 128, \"num_key_value_heads\": 128, \"q_lora_rank\": 1536, "
+     "\"qk_nope_head_dim\": 128, \"v_head_dim\": 128, \"intermediate_size\": 18432, "
+     "\"moe_intermediate_size\": 2048, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, "
+     "\"first_k_dense_replace\": 3, \"vocab_size\": 129280, \"n_group\": 8, \"topk_group\": 4, "
+     "\"routed_scaling_factor\": 2.5, \"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"yarn\", "
+     "\"factor\": 40, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"beta_fast\": 32, \"beta_slow\": 1, "
+     "\"original_max_position_embeddings\": 4096}, \"index_n_heads\": 64, \"index_head_dim\": 128, "
+     "\"index_topk\": 2048}",
+     671877944064, 61 * (512 + 64 + 128)},
+    {"Kimi-K2",
+     "{" BASE LATENT "\"model_type\": \"kimi_k2\", \"num_hidden_layers\": 61, \"hidden_size\": 7168, "
+     "\"num_attention_heads\": 64, \"num_key_value_heads\": 64, \"q_lora_rank\": 1536, \"qk_nope_head_dim\": "
+     "128, \"v_head_dim\": 128, \"intermediate_size\": 18432, \"moe_intermediate_size\": 2048, "
+     "\"n_routed_experts\": 384, \"num_experts_per_tok\": 8, \"first_k_dense_replace\": 1, \"vocab_size\": "
+     "163840, \"n_group\": 1, \"topk_group\": 1, \"routed_scaling_factor\": 2.827, \"rope_theta\": 50000.0, "
+     "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 32.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, "
+     "\"beta_fast\": 1.0, \"beta_slow\": 1, \"original_max_position_embeddings\": 4096}}",
+     1026408232448, 61 * (512 + 64)},
+    {"GLM-5",
+     "{" BASE LATENT "\"model_type\": \"glm_moe_dsa\", \"num_hidden_layers\": 78, \"hidden_size\": 6144, "
+     "\"num_attention_heads\": 64, \"num_key_value_heads\": 64, \"q_lora_rank\": 2048, \"qk_nope_head_dim\": "
+     "192, \"v_head_dim\": 256, \"intermediate_size\": 12288, \"moe_intermediate_size\": 2048, "
+     "\"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"first_k_dense_replace\": 3, \"vocab_size\": "
+     "154880, \"n_group\": 1, \"topk_group\": 1, \"routed_scaling_factor\": 2.5, \"rope_parameters\": "
+     "{\"rope_theta\": 1000000, \"rope_type\": \"default\"}, \"index_n_heads\": 32, \"index_head_dim\": 128, "
+     "\"index_topk\": 2048, \"indexer_rope_interleave\": true}",
+     743911218432, 78 * (512 + 64 + 128)},
+    {"GLM-4.7-Flash",
+     "{" BASE LATENT "\"model_type\": \"glm4_moe_lite\", \"num_hidden_layers\": 47, \"hidden_size\": 2048, "
+     "\"num_attention_heads\": 20, \"num_key_value_heads\": 20, \"q_lora_rank\": 768, \"qk_nope_head_dim\": "
+     "192, \"v_head_dim\": 256, \"intermediate_size\": 10240, \"moe_intermediate_size\": 1536, "
+     "\"n_routed_experts\": 64, \"num_experts_per_tok\": 4, \"first_k_dense_replace\": 1, \"vocab_size\": "
+     "154880, \"n_group\": 1, \"topk_group\": 1, \"routed_scaling_factor\": 1.8, \"rope_parameters\": "
+     "{\"rope_theta\": 1000000, \"rope_type\": \"default\"}, \"partial_rotary_factor\": 1.0}",
+     29943393920, 47 * (512 + 64)},
 };
 
 /* What the table asks for, over all layers and experts. */
@@ -128,6 +182,18 @@ static uint64_t parameters(const nb_config *cfg)
     return sum;
 }
 
+/* DeepSeek-V3.1 with 512 rows in columns: 4 * 7168 of the decoder; 1536 + 128 * (192 + 576 + 512 + 128 + 256) + 2 * 576 of latent
+ * attention; 2 * 18432 dense; 2 * 2048 + 7168 shared; 256 + 2 * 8 of the router; 8 * (2 * 2048 + 7168) of experts. Both halves of
+ * kv_b_proj in F32. */
+static void check_work(const nb_model *m)
+{
+    const uint64_t cols = 4 * 7168 + 1536 + 128 * (192 + 576 + 512 + 128 + 256) + 2 * 576 + 2 * 18432 +
+                          2 * 2048 + 7168 + 256 + 2 * 8 + 8 * (2 * 2048 + 7168);
+    assert_int_equal(m->run_bytes, 512 * 4 * cols);
+    assert_int_equal(m->derived_bytes, 61ull * 128 * (128 + 128) * 512 * 4);
+    assert_int_equal(m->max_k, 18432);
+}
+
 static void test_real_shapes(void **unused)
 {
     const folder_tensor none = {"x", NB_DT_F32, 1, {1}, NULL};
@@ -143,6 +209,7 @@ static void test_real_shapes(void **unused)
         if (parameters(&m->cfg) != s->parameters)
             fail_msg("%s: %llu parameters, not %llu", s->name, (unsigned long long)parameters(&m->cfg),
                      (unsigned long long)s->parameters);
+        if (strcmp(s->name, "DeepSeek-V3.1") == 0) check_work(m);
         uint64_t cols = 0;
         for (size_t k = 0; k < m->n_streams; k++) cols += m->streams[k].cols;
         assert_int_equal(cols, s->kv_cols);
