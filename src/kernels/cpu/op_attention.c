@@ -253,6 +253,7 @@ static void plan_blocks(attend_job *j)
     j->parts = nb_ceil_div(j->per_kv, MAX_QUERIES);
     while (j->parts < j->per_kv && rows * c->kv_heads * j->parts < wanted / 2) j->parts *= 2;
     j->heads_per = nb_ceil_div(j->per_kv, j->parts);
+    j->parts = nb_ceil_div(j->per_kv, j->heads_per); /* so that none is without a head */
     j->block = c->select || c->compressed ? 1 : MAX_QUERIES / j->heads_per;
     while (j->block > 1 && nb_ceil_div(rows, j->block) * c->kv_heads * j->parts < wanted) j->block /= 2;
     j->blocks = nb_ceil_div(rows, j->block);

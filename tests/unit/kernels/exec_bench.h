@@ -16,15 +16,20 @@ typedef struct exec_bench {
 } exec_bench;
 
 /* BENCH_ROWS rows at positions 0, 1, … of sequence 0. */
-static inline void exec_bench_open(exec_bench *b, size_t max_k)
+static inline void exec_bench_open_on(exec_bench *b, size_t threads, size_t max_k)
 {
     memset(b, 0, sizeof *b);
-    assert_int_equal(nb_pool_new(2, &b->pool, NULL), NB_OK);
+    assert_int_equal(nb_pool_new(threads, &b->pool, NULL), NB_OK);
     assert_int_equal(nb_cpu_exec_new("auto", b->pool, BENCH_ROWS, &b->x, NULL), NB_OK);
     assert_int_equal(b->x->ops->ready(b->x, &(nb_work){.max_k = max_k, .max_context = BENCH_ROWS}, NULL),
                      NB_OK);
     for (uint32_t i = 0; i < BENCH_ROWS; i++) b->pos[i] = i;
     b->x->rows = (nb_rows){BENCH_ROWS, b->seq, b->pos, b->seq};
+}
+
+static inline void exec_bench_open(exec_bench *b, size_t max_k)
+{
+    exec_bench_open_on(b, 2, max_k);
 }
 
 static inline void exec_bench_close(exec_bench *b)
