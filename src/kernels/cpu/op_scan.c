@@ -276,6 +276,6 @@ void nb_cpu_scan(nb_exec *x, const nb_scan_call *c)
     nb_cpu_rows(x, runs * c->key_heads * j.split, j.heads_per * c->dk * c->dv * x->rows.n / (runs ? runs : 1),
                 scan_items, &j);
     if (x->bad) nb_cpu_rows(x, x->rows.n, j.tokens->decl.cols, find_bad, &j);
-    if (j.bad) nb_cpu_bad(x, "scan", c->a_log);
+    if (j.bad) nb_cpu_bad(x, "scan", nb_cpu_finite(c->a_log->f, c->heads) ? c->dt_bias : c->a_log);
     nb_cpu_tell_of(x, "scan", c->out, x->rows.n, c->a_log, c->dt_bias, c->skip);
 }

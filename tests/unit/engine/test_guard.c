@@ -95,7 +95,8 @@ static bool ends(const char *s, const char *suffix)
     return a >= b && strcmp(s + a - b, suffix) == 0;
 }
 
-static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt", "glm_moe_dsa_modelopt"};
+static const char *const models[] = {"llama_modelopt", "deepseek_v4_modelopt", "glm_moe_dsa_modelopt",
+                                     "nemotron_h_modelopt", "qwen3_next_ct"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 typedef size_t (*cause)(tempdir *t, const nb_tensor_info *i);
