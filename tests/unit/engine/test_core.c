@@ -81,6 +81,14 @@ static void one_block_for_all(void **unused)
     each_as_alone("phi3_ct", NB_ARITH_EXACT, 7);         /* fused projections */
 }
 
+static void shared_and_stacked(void **unused)
+{
+    each_as_alone("gemma4_ple_modelopt", NB_ARITH_W4A4,
+                  7); /* layers that read the keys and values of others */
+    each_as_alone("gemma4_moe_ct", NB_ARITH_BF16, 64);
+    each_as_alone("gpt_oss_mxfp4", NB_ARITH_BF16, 7); /* sinks, windows, stacks of experts */
+}
+
 static void demo(void **unused)
 {
     const char *path = NB_TEST_DATA "/fixtures/demo/modelopt";
@@ -212,9 +220,16 @@ static void prompt_again(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),        cmocka_unit_test(deepseek),          cmocka_unit_test(latent),
-        cmocka_unit_test(recurrent),    cmocka_unit_test(one_block_for_all), cmocka_unit_test(demo),
-        cmocka_unit_test(preempted),    cmocka_unit_test(long_answer),       cmocka_unit_test(small_cache),
+        cmocka_unit_test(llama),
+        cmocka_unit_test(deepseek),
+        cmocka_unit_test(latent),
+        cmocka_unit_test(recurrent),
+        cmocka_unit_test(one_block_for_all),
+        cmocka_unit_test(demo),
+        cmocka_unit_test(shared_and_stacked),
+        cmocka_unit_test(preempted),
+        cmocka_unit_test(long_answer),
+        cmocka_unit_test(small_cache),
         cmocka_unit_test(prompt_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,9 @@
 enum { T = 300, SEQS = 8, TEXTS = 4 };
 
 static const char *const models[] = {
-    "llama_modelopt",      "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn", "qwen3_next_ct",
-    "nemotron_h_modelopt", "mistral_modelopt",     "glm_moe_dsa_modelopt"};
+    "llama_modelopt",       "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
+    "qwen3_next_ct",        "nemotron_h_modelopt",  "mistral_modelopt",
+    "glm_moe_dsa_modelopt", "gemma4_ple_modelopt",  "gpt_oss_mxfp4"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 static nb_engine *open_engine(const char *model, size_t blocks, bool cache)

@@ -107,9 +107,10 @@ static float *run(nb_engine *e, const prompt *p, size_t chunk)
 }
 
 static const char *const models[] = {
-    "llama_modelopt", "llama_mixed",         "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
-    "qwen3_next_ct",  "nemotron_h_modelopt", "minimax_m2_modelopt",  "qwen2_ct",
-    "deepseek_v3_ct", "glm_moe_dsa_modelopt"};
+    "llama_modelopt", "llama_mixed",          "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn",
+    "qwen3_next_ct",  "nemotron_h_modelopt",  "minimax_m2_modelopt",  "qwen2_ct",
+    "deepseek_v3_ct", "glm_moe_dsa_modelopt", "gemma3_modelopt",      "gemma4_moe_ct",
+    "gpt_oss_bf16"};
 #define N_MODELS (sizeof models / sizeof *models)
 
 static void test_logits_are_the_reference(void **unused)
