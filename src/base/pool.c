@@ -27,6 +27,8 @@ typedef struct worker {
     struct nb_pool *pool;
     size_t index;
     pthread_t thread;
+    alignas(64) atomic_size_t next; /* the part of this thread that nobody has taken, when it is shared */
+    size_t end;
 } worker;
 
 struct nb_pool {
@@ -37,7 +39,7 @@ struct nb_pool {
     nb_pool_fn fn;
     void *ctx;
     size_t items, grain;
-    bool stop;
+    bool shared, stop;
 
     alignas(64) atomic_uint generation; /* futex: workers wait for a change */
     atomic_uint sleepers;               /* workers parked, or about to be */
@@ -94,8 +96,22 @@ static void part(size_t items, size_t grain, size_t threads, size_t t, size_t *b
     *end = last >= grains ? items : last * grain;
 }
 
-static void run_part(const nb_pool *p, size_t t)
+/* Pieces of worker w's part, as long as there are any. */
+static void take_pieces(const nb_pool *p, worker *w, size_t thread)
 {
+    while (atomic_load_explicit(&w->next, memory_order_relaxed) < w->end) {
+        size_t begin = atomic_fetch_add_explicit(&w->next, p->grain, memory_order_relaxed);
+        if (begin >= w->end) return;
+        p->fn(p->ctx, thread, begin, w->end - begin < p->grain ? w->end : begin + p->grain);
+    }
+}
+
+static void run_part(nb_pool *p, size_t t)
+{
+    if (p->shared) {
+        for (size_t i = 0; i < p->threads; i++) take_pieces(p, &p->workers[(t + i) % p->threads], t);
+        return;
+    }
     size_t begin, end;
     part(p->items, p->grain, p->threads, t, &begin, &end);
     if (begin < end) p->fn(p->ctx, t, begin, end);
@@ -190,7 +206,7 @@ size_t nb_pool_threads(const nb_pool *p)
     return p ? p->threads : 1;
 }
 
-void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx)
+static void run(nb_pool *p, size_t items, size_t grain, bool shared, nb_pool_fn fn, void *ctx)
 {
     if (items == 0) return;
     if (grain == 0) grain = 1;
@@ -202,8 +218,24 @@ void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ct
     p->ctx = ctx;
     p->items = items;
     p->grain = grain;
+    p->shared = shared;
+    for (size_t t = 0; shared && t < p->threads; t++) {
+        size_t begin;
+        part(items, grain, p->threads, t, &begin, &p->workers[t].end);
+        atomic_store_explicit(&p->workers[t].next, begin, memory_order_relaxed);
+    }
     atomic_store_explicit(&p->pending, (unsigned)(p->threads - 1), memory_order_relaxed);
     announce(p);
     run_part(p, 0);
     wait_for_workers(p);
+}
+
+void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx)
+{
+    run(p, items, grain, false, fn, ctx);
+}
+
+void nb_pool_share(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx)
+{
+    run(p, items, grain, true, fn, ctx);
 }

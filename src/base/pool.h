@@ -20,5 +20,8 @@ size_t nb_pool_threads(const nb_pool *p); /* 1 when p is NULL */
  * order of thread; begins are multiples of grain. Returns when all have finished. p may be NULL: runs inline. */
 typedef void (*nb_pool_fn)(void *ctx, size_t thread, size_t begin, size_t end);
 void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx);
+/* The same, but in pieces of `grain` items, and a thread that has finished its own part takes pieces of the others': for loops whose
+ * threads are held up unevenly, by neighbours on the same core or by uneven work. fn is called for each piece. */
+void nb_pool_share(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx);
 
 #endif

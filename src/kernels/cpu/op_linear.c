@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/exec.h"
 #include "kernels/cpu/int8.h"
 #include "numerics/formats.h"
@@ -196,6 +197,19 @@ static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
     }
 }
 
+/* Few rows read weights at the speed of memory, and a thread that shares its core falls behind: the others take over. Many rows are
+ * copied for each range, and stay with the thread that packed their weights. */
+static void run_panels(nb_exec *x, size_t panels, size_t rows, dense_job *j)
+{
+    enum { FEW = 8, PIECES = 8 };
+    size_t piece =
+        nb_round_up(nb_ceil_div(panels, nb_pool_threads(x->pool) * PIECES), 2); /* kernels like pairs */
+    if (rows <= FEW)
+        nb_pool_share(x->pool, panels, piece, dense_panels, j);
+    else
+        nb_pool_run(x->pool, panels, 1, dense_panels, j);
+}
+
 #define MAX_GROUP 8
 
 static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
@@ -215,7 +229,7 @@ static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
         } while (n < MAX_GROUP && i + n < c->count && same_input(x, first, in_force(x, c->w[i + n])));
         input in = make_input(x, first, w[0], c->x->f, c->x->cols, rows, NULL, 1);
         dense_job j = {x, w, y, ldy, n, rows, in};
-        nb_pool_run(x->pool, panels, 1, dense_panels, &j);
+        run_panels(x, panels, rows, &j);
         i += n;
     }
 }

@@ -53,6 +53,33 @@ static void check_split(nb_pool *p, size_t threads, size_t items, size_t grain)
     free(r);
 }
 
+static void note_piece(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    record *r = ctx;
+    atomic_fetch_add(&r->calls[thread], 1);
+    if (thread == 0) usleep(2000); /* held up: the others must take what it does not get to */
+    for (size_t i = begin; i < end; i++) atomic_fetch_add(&r->seen[i], 1);
+}
+
+/* 10 pieces of 100 items; the held-up thread's own part are the first two, of which others take the second. */
+static void shares_the_work_of_a_slow_thread(void **state)
+{
+    nb_pool *p;
+    record *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    assert_int_equal(nb_pool_new(THREADS, &p, NULL), NB_OK);
+    for (int round = 1; round <= 20; round++) {
+        nb_pool_share(p, ITEMS, ITEMS / 10, note_piece, r);
+        for (size_t i = 0; i < ITEMS; i++) assert_int_equal(r->seen[i], round);
+    }
+    int calls = 0;
+    for (size_t t = 0; t < THREADS; t++) calls += r->calls[t];
+    assert_int_equal(calls, 20 * 10);
+    assert_in_range(r->calls[0], 1, 20 * 2 - 1);
+    nb_pool_free(p);
+    free(r);
+}
+
 static void runs_every_item_once(void **state)
 {
     for (size_t threads = 1; threads <= THREADS; threads++) {
@@ -162,9 +189,9 @@ static void survives_competing_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_every_item_once),    cmocka_unit_test(split_is_even_and_fixed),
-        cmocka_unit_test(too_many_threads),        cmocka_unit_test(threads_refused),
-        cmocka_unit_test(survives_competing_load),
+        cmocka_unit_test(runs_every_item_once),    cmocka_unit_test(shares_the_work_of_a_slow_thread),
+        cmocka_unit_test(split_is_even_and_fixed), cmocka_unit_test(too_many_threads),
+        cmocka_unit_test(threads_refused),         cmocka_unit_test(survives_competing_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

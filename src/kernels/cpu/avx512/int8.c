@@ -3,11 +3,10 @@
  * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at minus the bias; then one conversion and one FMA a
  * block of 16 k. Lane for lane these are the operations of avx2/int8.c.
  *
- *   up to eight rows: codes go from the look-ups straight to the products of all rows
- *   more rows:        512 k of a panel are looked up once into 8 KB and multiplied with all rows, eight at a time
+ * Codes go from the look-ups straight to the products of up to eight rows. For more rows they are looked up again: opening them once into
+ * memory and reading them from there was 15 % slower on Zen 4, and sums of twelve rows do not fit the registers.
  */
 #include <immintrin.h>
-#include <stdalign.h>
 #include <string.h>
 
 #include "kernels/cpu/avx512/avx512.h"
@@ -16,12 +15,9 @@
 
 enum {
     BLOCK = 16,
-    FEW = 8,    /* rows whose sums stay in registers */
-    SLICE = 32, /* blocks that are looked up at a time */
-    TILE = 64,  /* rows that share them: 48 KB of activations */
-    SLICE_K = SLICE * BLOCK,
-    OPENED = 256, /* bytes of a block's codes: [4 words of k][16 rows][4] */
-    AHEAD = 1024  /* bytes of codes that are asked for in advance */
+    FEW = 8,     /* rows whose sums stay in registers */
+    TILE = 32,   /* rows that a panel meets one after another */
+    AHEAD = 2048 /* bytes of codes that are asked for in advance */
 };
 
 /* Block b as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
@@ -79,81 +75,30 @@ INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const floa
                               _mm512_mul_ps(acc[r], _mm512_set1_ps(w->multiplier)));
 }
 
-/* `rows` rows (1 to 8) of slices times n opened blocks of panel p; sums go on from y unless this is the first slice. */
-INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, const float *scale,
-                        const float *x, float *y, size_t ldy, size_t p, size_t n, bool first,
-                        float multiplier)
+INLINE void some_rows(nb_scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
+                      size_t ldy, size_t p)
 {
-    __mmask16 lanes = nb_lanes16(w, p);
-    __m512 acc[FEW];
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        acc[r] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(lanes, y + r * ldy + p * NB_PANEL);
-    for (size_t b = 0; b < n; b++) {
-        __m512i code[4];
-        UNROLL
-        for (size_t i = 0; i < 4; i++) code[i] = _mm512_load_si512(open + b * OPENED + i * 64);
-        __m512 s = _mm512_load_ps(scale + b * NB_PANEL);
-        UNROLL
-        for (size_t r = 0; r < rows; r++)
-            acc[r] = add_block(code, x + r * NB_I8_FLOATS(SLICE_K), SLICE_K, b, s, acc[r]);
-    }
-    UNROLL
-    for (size_t r = 0; r < rows; r++)
-        _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, lanes,
-                              _mm512_mul_ps(acc[r], _mm512_set1_ps(multiplier)));
-}
-
-/* Up to TILE rows. */
-INLINE void many_rows(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
-                      size_t ldy, size_t p0, size_t p1)
-{
-    alignas(64) uint8_t open[SLICE * OPENED];
-    alignas(64) float scale[SLICE * NB_PANEL], slices[TILE * NB_I8_FLOATS(SLICE_K)];
-    size_t blocks = w->k_pad / BLOCK;
-    for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
-        size_t n = blocks - b0 < SLICE ? blocks - b0 : SLICE;
-        for (size_t r = 0; r < rows; r++)
-            nb_i8_slice(x + r * ldx, w->k_pad, b0, n, slices + r * NB_I8_FLOATS(SLICE_K), SLICE_K);
-        float multiplier = b0 + n == blocks ? w->multiplier : 1.0f; /* unfinished sums stay as they are */
-        for (size_t p = p0; p < p1; p++) {
-            for (size_t b = 0; b < n; b++) {
-                __m512i code[4];
-                open_block(w->codes + p * w->code_bytes, b0 + b, code);
-                UNROLL
-                for (size_t i = 0; i < 4; i++) _mm512_store_si512(open + b * OPENED + i * 64, code[i]);
-                _mm512_store_ps(scale + b * NB_PANEL,
-                                nb_scale16(kind, w->scales + p * w->scale_bytes, b0 + b));
-            }
-            size_t r = 0;
-            for (; r + FEW <= rows; r += FEW)
-                opened_rows(FEW, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
-                            b0 == 0, multiplier);
-            for (; r + 2 <= rows; r += 2)
-                opened_rows(2, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
-                            b0 == 0, multiplier);
-            if (r < rows)
-                opened_rows(1, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
-                            b0 == 0, multiplier);
-        }
+    switch (rows) {
+    case 1: few_rows(kind, 1, w, x, ldx, y, ldy, p); break;
+    case 2: few_rows(kind, 2, w, x, ldx, y, ldy, p); break;
+    case 3: few_rows(kind, 3, w, x, ldx, y, ldy, p); break;
+    case 4: few_rows(kind, 4, w, x, ldx, y, ldy, p); break;
+    case 5: few_rows(kind, 5, w, x, ldx, y, ldy, p); break;
+    case 6: few_rows(kind, 6, w, x, ldx, y, ldy, p); break;
+    case 7: few_rows(kind, 7, w, x, ldx, y, ldy, p); break;
+    default: few_rows(kind, 8, w, x, ldx, y, ldy, p); break;
     }
 }
 
 INLINE void panels(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
                    size_t ldy, size_t p0, size_t p1)
 {
-    for (size_t r = 0; rows > FEW && r < rows; r += TILE)
-        many_rows(kind, w, x + r * ldx, ldx, rows - r < TILE ? rows - r : TILE, y + r * ldy, ldy, p0, p1);
-    for (size_t p = p0; rows <= FEW && p < p1; p++) switch (rows) {
-        case 1: few_rows(kind, 1, w, x, ldx, y, ldy, p); break;
-        case 2: few_rows(kind, 2, w, x, ldx, y, ldy, p); break;
-        case 3: few_rows(kind, 3, w, x, ldx, y, ldy, p); break;
-        case 4: few_rows(kind, 4, w, x, ldx, y, ldy, p); break;
-        case 5: few_rows(kind, 5, w, x, ldx, y, ldy, p); break;
-        case 6: few_rows(kind, 6, w, x, ldx, y, ldy, p); break;
-        case 7: few_rows(kind, 7, w, x, ldx, y, ldy, p); break;
-        default: few_rows(kind, 8, w, x, ldx, y, ldy, p); break;
-        }
+    for (size_t r = 0; r < rows; r += TILE) {
+        size_t end = rows - r < TILE ? rows : r + TILE;
+        for (size_t p = p0; p < p1; p++)
+            for (size_t i = r; i < end; i += FEW)
+                some_rows(kind, end - i < FEW ? end - i : FEW, w, x + i * ldx, ldx, y + i * ldy, ldy, p);
+    }
 }
 
 void nb_avx512_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
