@@ -46,10 +46,10 @@ static float group_choice(const nb_route_call *c, const float *score, size_t e, 
     return c->group_max ? first : first + second;
 }
 
-/* True when fewer than top_groups groups are better than e's; the earlier is the better of equals. */
-static bool group_allowed(const nb_route_call *c, const float *score, size_t e)
+/* True when fewer than top_groups groups of n are better than group `own`; the earlier is the better of equals. */
+static bool group_allowed(const nb_route_call *c, const float *score, size_t n, size_t own)
 {
-    size_t n = c->logits->cols / c->groups, own = e / n, better = 0;
+    size_t better = 0;
     float mine = group_choice(c, score, own * n, n);
     for (size_t g = 0; g < c->groups; g++) {
         float v = group_choice(c, score, g * n, n);
@@ -62,12 +62,11 @@ static bool group_allowed(const nb_route_call *c, const float *score, size_t e)
 static void choose_by_score(const nb_route_call *c, const float *score, int32_t *ids)
 {
     size_t experts = c->logits->cols, slots = c->ids->cols, kept = 0;
-    size_t per_group = c->groups > 1 ? experts / c->groups : experts;
+    size_t n = c->groups > 1 ? experts / c->groups : 0; /* of a group; 0: there are none */
+    bool allowed = true;
     for (size_t e = 0; e < experts; e++) {
-        if (per_group < experts && e % per_group == 0 && !group_allowed(c, score, e)) {
-            e += per_group - 1;
-            continue;
-        }
+        if (n && e % n == 0) allowed = group_allowed(c, score, n, e / n);
+        if (!allowed) continue;
         float v = choice(score, c->bias, e);
         if (kept == slots && !(v > choice(score, c->bias, (size_t)ids[slots - 1]))) continue;
         size_t at = kept < slots ? kept++ : slots - 1;
