@@ -147,7 +147,7 @@ nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool parti
         (s = nb_read_rotary(m, type, d, partial, &dims, err)))
         return s;
     const char *kind = nb_rope_type(params);
-    if (!kind || strcmp(kind, "longrope") != 0)
+    if (!kind || (strcmp(kind, "longrope") != 0 && strcmp(kind, "su") != 0)) /* its first name */
         return nb_rope_init(params, theta, dims, 0, m->x->max_rows, out, err);
     size_t original, longest;
     const bool inside = json_object_get(params, "original_max_position_embeddings");
