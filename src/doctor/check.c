@@ -33,19 +33,6 @@ bool nb_check_wanted(const nb_check *c, const char *module, uint64_t *n, uint64_
     return true;
 }
 
-/* Finds every tensor's place in the architecture's table. */
-static nb_status place(nb_check *c, nb_error *err)
-{
-    const size_t n = nb_ckpt_count(c->ckpt);
-    c->places = calloc(n + 1, sizeof *c->places);
-    if (!c->places) return nb_fail_nomem(err, "the tensors' places", n * sizeof *c->places);
-    for (size_t i = 0; i < n; i++) {
-        nb_place *p = &c->places[i];
-        p->row = nb_arch_identify(&c->config, nb_ckpt_at(c->ckpt, i)->name, &p->l, &p->e, &p->skipped);
-    }
-    return NB_OK;
-}
-
 /* Remembers the tensors that opening reported as lost; warnings name tensors that are there. */
 static nb_status remember_lost(nb_check *c, const nb_findings *found, nb_error *err)
 {
@@ -96,7 +83,7 @@ nb_status nb_check_folder_with(const char *path, const nb_check_options *options
     if ((s = remember_lost(&c, &opening.found, err))) goto out;
     if ((s = nb_modules_build(ckpt, &c.modules, err))) goto out;
     c.table = nb_config_init(ckpt, &c.config, &c.config_error) == NB_OK;
-    if (c.table && (s = place(&c, err))) goto out;
+    if (c.table && (s = nb_places_find(ckpt, &c.config, &c.places, err))) goto out;
     if (c.config.arch) r.architecture = c.config.arch->name;
     if ((s = nb_quant_build(ckpt, &c.modules, &c.quant, err))) goto out;
     if ((s = nb_scan_run(ckpt, &c.modules, c.options.threads, sink, &c.scan, err))) goto out;

@@ -104,6 +104,9 @@ typedef struct nb_place {
     bool skipped;              /* known, and not needed */
 } nb_place;
 
+/* Finds every tensor's place; cfg's architecture is known. *out is [nb_ckpt_count], to be freed. Fails when memory runs out. */
+nb_status nb_places_find(const nb_ckpt *c, const nb_config *cfg, nb_place **out, nb_error *err);
+
 typedef struct nb_check_options {
     uint32_t tp;      /* tensor-parallel size to judge shapes for (NB206); 0: none */
     size_t threads;   /* for the pass over the weights; 0: as many as the machine allows, at most 8 */

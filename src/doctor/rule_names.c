@@ -78,7 +78,7 @@ bool nb_name_skipped(const nb_check *c, const char *tensor)
     const nb_tensor_info *t = c->table ? nb_ckpt_find(c->ckpt, tensor) : NULL;
     if (t) { /* its place is known: 200,000 tensors are not looked up by every rule */
         const nb_place *p = &c->places[t - nb_ckpt_at(c->ckpt, 0)];
-        return p->skipped || is_tower(tensor);
+        return !p->row && (p->skipped || is_tower(tensor));
     }
     bool skipped = is_tower(tensor);
     if (!skipped && c->table) nb_arch_identify(&c->config, tensor, &l, &e, &skipped);

@@ -1,11 +1,9 @@
 /*
  * The pass over the weights. A unit is a range of one linear's blocks or of one tensor's elements; threads take units in file
- * order and count in buffers of their own. Every block ends as one entry of a histogram over (what its codes are, its scale
- * byte), which is all that the rules need; only where an odd entry turns up is the range searched for the first.
+ * order and read and count (scan_count.h) in buffers of their own.
  */
 #include "doctor/scan.h"
 
-#include <immintrin.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,18 +11,12 @@
 
 #include "base/mem.h"
 #include "base/pool.h"
+#include "doctor/scan_count.h"
 
 #define CHUNK                                                                                                \
     ((size_t)256 << 10) /* bytes of codes or elements read at a time: stays in the second-level cache */
 #define UNIT ((uint64_t)32 << 20) /* bytes of codes or elements in a unit */
 #define MAX_THREADS 8
-
-/* What the codes of a block are; each class is one of the class before, too. */
-enum { DEAD, LIVE, HAS_4, HAS_6, MANY_6, CLASSES };
-
-typedef struct histogram {
-    uint32_t n[CLASSES][256];
-} histogram;
 
 typedef enum unit_kind { UNIT_NVFP4, UNIT_MXFP4, UNIT_E8M0, UNIT_FLOAT } unit_kind;
 
@@ -45,85 +37,10 @@ typedef struct scanner {
     atomic_size_t next;
     pthread_mutex_t lock; /* of *out, done and the sink */
     const nb_sink *sink;
+    nb_count_16_fn count_16;
 } scanner;
 
-/* ---- counting ---- */
-
-#define NIBBLES(x) ((uint64_t)0x1111111111111111 * (x))
-
-static inline unsigned class_of(uint64_t codes, uint64_t more)
-{
-    const uint64_t any = (codes | more) & NIBBLES(7);
-    const uint64_t four = (codes & codes >> 1) >> 1 & NIBBLES(1);
-    const uint64_t six = four & codes;
-    return (unsigned)(any != 0) + (four != 0) + (six != 0) + ((six & (six - 1)) != 0);
-}
-
-static inline uint64_t load(const unsigned char *p)
-{
-    uint64_t x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
-
-/* NVFP4: n blocks of 8 bytes. Returns how many have sixteen equal codes. */
-static uint64_t count_16_generic(const unsigned char *codes, const unsigned char *scales, size_t n,
-                                 histogram h[2])
-{
-    uint64_t uniform = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t x = load(codes + 8 * i);
-        uniform += x == (x << 4 | x >> 60);
-        h[i & 1].n[class_of(x, 0)][scales[i]]++;
-    }
-    return uniform;
-}
-
-/* The same, four blocks at a time: comparisons give -1 in each lane where a class is not reached. */
-__attribute__((target("avx2"))) static uint64_t
-count_16_avx2(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
-{
-    const __m256i zero = _mm256_setzero_si256(), all = _mm256_cmpeq_epi64(zero, zero);
-    const __m256i magnitude = _mm256_set1_epi8(0x77), ones = _mm256_set1_epi8(0x11);
-    __m256i uniform = zero;
-    uint64_t cls[4], same[4];
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 8 * i));
-        const __m256i pair = _mm256_and_si256(x, _mm256_srli_epi64(x, 1));
-        const __m256i four = _mm256_and_si256(_mm256_srli_epi64(pair, 1), ones),
-                      six = _mm256_and_si256(four, x);
-        const __m256i many = _mm256_and_si256(six, _mm256_add_epi64(six, all));
-        const __m256i turned = _mm256_or_si256(_mm256_slli_epi64(x, 4), _mm256_srli_epi64(x, 60));
-        __m256i k = _mm256_cmpeq_epi64(_mm256_and_si256(x, magnitude), zero);
-        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(four, zero));
-        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(six, zero));
-        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(many, zero));
-        uniform = _mm256_sub_epi64(uniform, _mm256_cmpeq_epi64(x, turned));
-        _mm256_storeu_si256((__m256i *)(void *)cls, _mm256_add_epi64(k, _mm256_set1_epi64x(MANY_6)));
-        h[0].n[cls[0]][scales[i]]++;
-        h[1].n[cls[1]][scales[i + 1]]++;
-        h[0].n[cls[2]][scales[i + 2]]++;
-        h[1].n[cls[3]][scales[i + 3]]++;
-    }
-    _mm256_storeu_si256((__m256i *)(void *)same, uniform);
-    return same[0] + same[1] + same[2] + same[3] + count_16_generic(codes + 8 * i, scales + i, n - i, h);
-}
-
-static uint64_t count_16(const unsigned char *codes, const unsigned char *scales, size_t n, histogram h[2])
-{
-    return __builtin_cpu_supports("avx2") ? count_16_avx2(codes, scales, n, h)
-                                          : count_16_generic(codes, scales, n, h);
-}
-
-/* MXFP4: n blocks of 16 bytes; only whether a block is live matters. */
-static void count_32(const unsigned char *codes, const unsigned char *scales, size_t n, histogram *h)
-{
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t x = load(codes + 16 * i) | load(codes + 16 * i + 8);
-        h->n[(x & NIBBLES(7)) != 0][scales[i]]++;
-    }
-}
+/* ---- floats ---- */
 
 /* The bits that are all set in a NaN or infinity (FP8: a NaN), by the size of an element. */
 static uint64_t exponent(nb_dtype d)
@@ -176,89 +93,6 @@ static size_t first_bad(const unsigned char *p, size_t n, nb_dtype d)
     return i;
 }
 
-/* ---- from counts to values ---- */
-
-static void mark(nb_mark *m, uint64_t count, uint64_t first)
-{
-    if (!count) return;
-    m->first = m->count && m->first < first ? m->first : first;
-    m->count += count;
-}
-
-typedef enum odd { ODD_NAN, ODD_SIGN, ODD_ZERO, ODD_SUBNORMAL, ODD_NONE } odd;
-
-static odd odd_nvfp4(bool live, uint8_t byte)
-{
-    const uint8_t m = byte & 0x7F;
-    if (m == 0x7F) return ODD_NAN;
-    if (byte & 0x80) return ODD_SIGN;
-    if (live && m == 0) return ODD_ZERO;
-    return live && m < 8 ? ODD_SUBNORMAL : ODD_NONE;
-}
-
-static odd odd_e8m0(bool live, uint8_t byte)
-{
-    return byte == 0xFF ? ODD_NAN : live && byte == 0 ? ODD_ZERO : ODD_NONE;
-}
-
-static nb_mark *mark_of(nb_block_values *v, odd o)
-{
-    nb_mark *const marks[] = {&v->nan, &v->sign, &v->zero, &v->subnormal};
-    return marks[o];
-}
-
-static void add_nvfp4(nb_block_values *v, unsigned cls, uint8_t byte, uint64_t n)
-{
-    const uint8_t m = byte & 0x7F;
-    if (cls == DEAD) {
-        v->dead_odd += byte != 0 && byte != 0x20 && byte != 0x38 && byte != 0x7E ? n : 0;
-        return;
-    }
-    v->live += n;
-    if (m == 0x7F) return;
-    if (m > v->top) v->top = m;
-    if (m >= 0x08 && m < 0x7E) {
-        v->normal += n;
-        v->normal_6 += cls >= HAS_6 ? n : 0;
-        v->normal_4 += cls == HAS_4 ? n : 0;
-    }
-    v->full += m == 0x7E ? n : 0;
-    v->full_many += m == 0x7E && cls == MANY_6 ? n : 0;
-    v->nearly += m == 0x7D ? n : 0;
-}
-
-/* Adds a chunk's histogram to v; codes may be NULL (FP8 scales). first: of the chunk's blocks. */
-static void fold(nb_block_values *v, const histogram *h, bool nvfp4, const unsigned char *codes,
-                 const unsigned char *scales, uint64_t first, size_t n)
-{
-    uint64_t counts[ODD_NONE + 1] = {0};
-    for (unsigned k = 0; k < CLASSES; k++) {
-        for (unsigned b = 0; b < 256; b++) {
-            const uint32_t some = h->n[k][b];
-            if (!some) continue;
-            counts[nvfp4 ? odd_nvfp4(k != DEAD, (uint8_t)b) : odd_e8m0(k != DEAD, (uint8_t)b)] += some;
-            if (nvfp4)
-                add_nvfp4(v, k, (uint8_t)b, some);
-            else
-                v->live += k != DEAD ? some : 0;
-        }
-    }
-    v->blocks += n;
-    for (int o = 0; o < ODD_NONE; o++) {
-        nb_mark *m = mark_of(v, (odd)o);
-        size_t i = 0;
-        if (!counts[o]) continue;
-        while (m->count == 0 && i < n) { /* search for the first only */
-            const bool live = !codes  ? false
-                              : nvfp4 ? (load(codes + 8 * i) & NIBBLES(7)) != 0
-                                      : ((load(codes + 16 * i) | load(codes + 16 * i + 8)) & NIBBLES(7)) != 0;
-            if ((nvfp4 ? odd_nvfp4(live, scales[i]) : odd_e8m0(live, scales[i])) == (odd)o) break;
-            i++;
-        }
-        mark(m, counts[o], m->count ? m->first : first + i);
-    }
-}
-
 /* ---- units ---- */
 
 static void merge(nb_block_values *to, const nb_block_values *v)
@@ -266,10 +100,10 @@ static void merge(nb_block_values *to, const nb_block_values *v)
     to->blocks += v->blocks;
     to->live += v->live;
     to->uniform += v->uniform;
-    mark(&to->nan, v->nan.count, v->nan.first);
-    mark(&to->sign, v->sign.count, v->sign.first);
-    mark(&to->zero, v->zero.count, v->zero.first);
-    mark(&to->subnormal, v->subnormal.count, v->subnormal.first);
+    nb_mark_add(&to->nan, v->nan.count, v->nan.first);
+    nb_mark_add(&to->sign, v->sign.count, v->sign.first);
+    nb_mark_add(&to->zero, v->zero.count, v->zero.first);
+    nb_mark_add(&to->subnormal, v->subnormal.count, v->subnormal.first);
     to->top = v->top > to->top ? v->top : to->top;
     to->dead_odd += v->dead_odd;
     to->normal += v->normal;
@@ -287,23 +121,18 @@ static nb_status scan_blocks(const scanner *s, const unit *u, unsigned char *cod
     const nb_tensor_info *w = nb_module_codes(m), *sc = nb_module_scale(m);
     const bool nvfp4 = u->kind == UNIT_NVFP4, lone = u->kind == UNIT_E8M0;
     const size_t per = nvfp4 ? 8 : 16, step = lone ? CHUNK / 8 : CHUNK / per;
-    histogram h[2];
+    nb_counts c;
     for (uint64_t at = 0; at < u->n; at += step) {
         const size_t n = u->n - at < step ? (size_t)(u->n - at) : step;
         nb_status st = nb_ckpt_read(s->c, sc, u->first + at, scales, n, err);
         if (st == NB_OK && !lone) st = nb_ckpt_read(s->c, w, (u->first + at) * per, codes, n * per, err);
         if (st != NB_OK) return st;
-        memset(h, 0, sizeof h);
+        memset(&c, 0, sizeof c);
         if (nvfp4)
-            v->uniform += count_16(codes, scales, n, h);
-        else if (!lone)
-            count_32(codes, scales, n, h);
+            s->count_16(codes, scales, n, &c);
         else
-            for (size_t i = 0; i < n; i++) h->n[DEAD][scales[i]]++;
-        for (size_t k = 0; k < CLASSES; k++) {
-            for (size_t b = 0; b < 256; b++) h[0].n[k][b] += h[1].n[k][b];
-        }
-        fold(v, h, nvfp4, lone ? NULL : codes, scales, u->first + at, n);
+            nb_count_32(lone ? NULL : codes, scales, n, &c);
+        nb_counts_fold(v, &c, nvfp4, lone ? NULL : codes, scales, u->first + at, n);
     }
     return NB_OK;
 }
@@ -321,7 +150,7 @@ static nb_status scan_elements(const scanner *s, const unit *u, unsigned char *b
         if (!some) continue;
         const uint64_t first =
             bad->count ? bad->first : (u->first + at + first_bad(buffer, n, t->dtype)) * size;
-        mark(bad, some, first);
+        nb_mark_add(bad, some, first);
     }
     return NB_OK;
 }
@@ -351,7 +180,7 @@ static void work(void *ctx, size_t thread, size_t begin, size_t end)
         if (st != NB_OK)
             s->out->error = s->out->error.status == NB_OK ? err : s->out->error;
         else if (u->kind == UNIT_FLOAT)
-            mark(&s->out->bad[u->index], bad.count, bad.first);
+            nb_mark_add(&s->out->bad[u->index], bad.count, bad.first);
         else
             merge(&s->out->modules[u->index], &v);
         if (st != NB_OK && u->kind != UNIT_FLOAT) s->out->modules[u->index].scanned = false;
@@ -448,7 +277,7 @@ static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, float *out)
 nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
                       nb_scan *out, nb_error *err)
 {
-    scanner s = {.c = c, .modules = modules, .out = out, .sink = sink};
+    scanner s = {.c = c, .modules = modules, .out = out, .sink = sink, .count_16 = nb_count_16_best()};
     nb_pool *pool = NULL;
     bool ok = true;
     *out = (nb_scan){0};

@@ -1,0 +1,134 @@
+/* The counting loops of the pass over the weights: each fast one against the reference, block for block. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/cpu.h"
+#include "doctor/scan_count.h"
+
+enum { MOST = 4096 };
+static unsigned char codes[8 * MOST], scales[MOST];
+
+static uint32_t state = 1;
+static uint32_t random_number(uint32_t below)
+{
+    state = state * 1664525 + 1013904223;
+    return (uint32_t)((uint64_t)state * below >> 32);
+}
+
+/* One block in `every` is odd: dead (zeros of both signs), uniform, nearly either, or under any scale byte at all. */
+static void fill(uint32_t every)
+{
+    for (size_t i = 0; i < MOST; i++) {
+        unsigned char *b = codes + 8 * i;
+        for (size_t k = 0; k < 8; k++) b[k] = (unsigned char)random_number(256);
+        if (random_number(3) == 0) { /* few codes of 4 and 6, or none */
+            for (size_t k = 0; k < 8; k++) b[k] &= 0xBD;
+            if (random_number(2)) b[random_number(8)] = (unsigned char)(0x60 + random_number(32));
+        }
+        scales[i] = (unsigned char)(0x08 + random_number(0x76));
+        if (random_number(every)) continue;
+        switch (random_number(5)) {
+        case 0: scales[i] = (unsigned char)random_number(256); break;
+        case 1: memset(b, 0x11 * (int)random_number(16), 8); break;
+        case 2: memset(b, (int)random_number(256), 8); break;
+        case 3: /* dead, but for one code at times */
+            for (size_t k = 0; k < 8; k++) b[k] = (unsigned char)(random_number(4) * 8 & 0x88);
+            if (random_number(2)) b[random_number(8)] ^= (unsigned char)(1 << random_number(8));
+            break;
+        default: scales[i] = (unsigned char)(0x78 + random_number(8) + 0x80 * random_number(2)); break;
+        }
+    }
+}
+
+static void same_mark(const char *what, nb_mark a, nb_mark b)
+{
+    if (a.count != b.count || (a.count && a.first != b.first))
+        fail_msg("%s: %llu from %llu, the reference has %llu from %llu", what, (unsigned long long)b.count,
+                 (unsigned long long)b.first, (unsigned long long)a.count, (unsigned long long)a.first);
+}
+
+/* What comes of blocks [first, first + n). */
+static nb_block_values values(nb_count_16_fn f, size_t first, size_t n)
+{
+    nb_counts c = {0};
+    nb_block_values v = {0};
+    f(codes + 8 * first, scales + first, n, &c);
+    nb_counts_fold(&v, &c, true, codes + 8 * first, scales + first, first, n);
+    return v;
+}
+
+static void compare(nb_count_16_fn f, size_t first, size_t n)
+{
+    const nb_block_values a = values(nb_count_16_generic, first, n), b = values(f, first, n);
+    same_mark("NaN", a.nan, b.nan);
+    same_mark("sign", a.sign, b.sign);
+    same_mark("zero", a.zero, b.zero);
+    same_mark("subnormal", a.subnormal, b.subnormal);
+    assert_int_equal(a.blocks, b.blocks);
+    assert_int_equal(a.live, b.live);
+    assert_int_equal(a.uniform, b.uniform);
+    assert_int_equal(a.top, b.top);
+    assert_int_equal(a.dead_odd, b.dead_odd);
+    assert_int_equal(a.normal, b.normal);
+    assert_int_equal(a.normal_6, b.normal_6);
+    assert_int_equal(a.normal_4, b.normal_4);
+    assert_int_equal(a.full, b.full);
+    assert_int_equal(a.full_many, b.full_many);
+    assert_int_equal(a.nearly, b.nearly);
+}
+
+static void fast_counts_are_those_of_the_reference(void **unused)
+{
+    static const uint32_t every[] = {1, 3, 40, 300, 5000, 1u << 31};
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    for (size_t i = 0; i < sizeof every / sizeof *every; i++) {
+        for (int round = 0; round < 20; round++) {
+            const size_t first = random_number(64), n = random_number(MOST - 63);
+            fill(every[i]);
+            compare(nb_count_16_best(), first, n);
+            if (cpu.avx2) compare(nb_count_16_avx2, first, n);
+            if (cpu.avx512) compare(nb_count_16_avx512, first, n);
+        }
+    }
+}
+
+/* Four blocks by hand: codes in the low nibble first. 7 stands for 6, 6 for 4. */
+static void the_reference_by_hand(void **unused)
+{
+    static const unsigned char by_hand[5 * 8] = {
+        [0] = 0x07,  [7] = 0x10,                                     /* 6 and 0.5 */
+        [8] = 0x6E,  [9] = 0x01,                                     /* -4, 4 and 0.5 */
+        [16] = 0x77, [17] = 0x10,                                    /* two of 6 */
+        [24] = 0x88,                                                 /* -0: dead */
+        [32] = 0x11, 0x11,        0x11, 0x11, 0x11, 0x11, 0x11, 0x11 /* sixteen of 0.5 */
+    };
+    static const unsigned char under[5] = {0x40, 0x41, 0x7E, 0x39, 0x03};
+    memcpy(codes, by_hand, sizeof by_hand);
+    memcpy(scales, under, sizeof under);
+    const nb_block_values v = values(nb_count_16_generic, 0, 5);
+    assert_int_equal(v.blocks, 5);
+    assert_int_equal(v.live, 4);
+    assert_int_equal(v.uniform, 1);
+    assert_int_equal(v.top, 0x7E);
+    assert_int_equal(v.dead_odd, 1);
+    assert_int_equal(v.normal, 2);
+    assert_int_equal(v.normal_6, 1);
+    assert_int_equal(v.normal_4, 1);
+    assert_int_equal(v.full, 1);
+    assert_int_equal(v.full_many, 1);
+    assert_int_equal(v.subnormal.count, 1);
+    assert_int_equal(v.subnormal.first, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fast_counts_are_those_of_the_reference),
+                                       cmocka_unit_test(the_reference_by_hand)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
