@@ -72,14 +72,19 @@ static bool is_tower(const char *tensor)
     return false;
 }
 
+/* Tensor i is no part of the text model: not a row of the table, and known as something else. */
+static bool is_other(const nb_check *c, size_t i)
+{
+    const nb_place *p = c->table ? &c->places[i] : NULL;
+    return !(p && p->row) && ((p && p->skipped) || is_tower(nb_ckpt_at(c->ckpt, i)->name));
+}
+
 bool nb_name_skipped(const nb_check *c, const char *tensor)
 {
     int64_t l, e;
     const nb_tensor_info *t = c->table ? nb_ckpt_find(c->ckpt, tensor) : NULL;
-    if (t) { /* its place is known: 200,000 tensors are not looked up by every rule */
-        const nb_place *p = &c->places[t - nb_ckpt_at(c->ckpt, 0)];
-        return !p->row && (p->skipped || is_tower(tensor));
-    }
+    /* its place is known: 200,000 tensors are not looked up by every rule */
+    if (t) return is_other(c, (size_t)(t - nb_ckpt_at(c->ckpt, 0)));
     bool skipped = is_tower(tensor);
     if (!skipped && c->table) nb_arch_identify(&c->config, tensor, &l, &e, &skipped);
     return skipped;
@@ -287,7 +292,7 @@ static void count_prefixes(const nb_check *c, prefixes *out)
     for (size_t i = 0; i < nb_ckpt_count(c->ckpt); i++) {
         const char *name = nb_ckpt_at(c->ckpt, i)->name;
         size_t len, k = 0;
-        if (!layer_prefix(name, &len) || is_tower(name) || (c->table && c->places[i].skipped)) continue;
+        if (!layer_prefix(name, &len) || is_other(c, i)) continue;
         while (k < out->n && (out->len[k] != len || memcmp(out->name[k], name, len) != 0)) k++;
         if (k == 8) continue;
         out->n = k == out->n ? k + 1 : out->n;
@@ -343,7 +348,7 @@ nb_status nb_rule_names(const nb_check *c, nb_findings *out, nb_error *err)
     for (size_t i = 0; i < nb_ckpt_count(c->ckpt) && nb_buf_ok(&scratch); i++) {
         const nb_tensor_info *t = nb_ckpt_at(c->ckpt, i);
         fault f = by_pattern(c, t, &scratch);
-        if (f == FAULT_NONE && (is_tower(t->name) || (c->table && c->places[i].skipped))) continue;
+        if (f == FAULT_NONE && is_other(c, i)) continue;
         if (f == FAULT_NONE && lacks_prefix(&all, t->name)) f = FAULT_PREFIX;
         if (f == FAULT_NONE && c->table) f = by_table(c, i, &scratch);
         if (f != FAULT_NONE) report(c, t, f, &last[f], out);

@@ -274,6 +274,18 @@ static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, float *out)
     return t && nb_tensor_elements(t) == 1 && nb_ckpt_read_f32(c, t, out, NULL) == NB_OK;
 }
 
+/* Thousands of small reads: worth all threads. */
+static void read_scalars(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const scanner *s = ctx;
+    for (size_t i = begin; i < end; i++) {
+        const nb_module *m = &s->modules->items[i];
+        nb_block_values *v = &s->out->modules[i];
+        v->has_weight = read_scalar(s->c, nb_module_global(m), &v->weight);
+        v->has_input = nb_kind_nvfp4(m->kind) && read_scalar(s->c, nb_module_input(m), &v->input);
+    }
+}
+
 nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
                       nb_scan *out, nb_error *err)
 {
@@ -285,13 +297,7 @@ nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t thread
     out->modules = calloc(modules->count + 1, sizeof *out->modules);
     out->bad = calloc(nb_ckpt_count(c) + 1, sizeof *out->bad);
     ok = out->modules && out->bad;
-    for (size_t i = 0; ok && i < modules->count; i++) {
-        const nb_module *m = &modules->items[i];
-        nb_block_values *v = &out->modules[i];
-        v->has_weight = read_scalar(c, nb_module_global(m), &v->weight);
-        v->has_input = nb_kind_nvfp4(m->kind) && read_scalar(c, nb_module_input(m), &v->input);
-        ok = add_module(&s, i);
-    }
+    for (size_t i = 0; ok && i < modules->count; i++) ok = add_module(&s, i);
     for (size_t i = 0; ok && i < nb_ckpt_count(c); i++) ok = add_tensor(&s, i);
     if (ok) {
         /* Threads that the system refuses only make it slower. */
@@ -303,6 +309,7 @@ nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t thread
         s.buffers = nb_calloc_aligned(threads, CHUNK + CHUNK / 8);
         ok = s.buffers != NULL;
     }
+    if (ok) nb_pool_run(pool, modules->count, 1, read_scalars, &s);
     if (ok) nb_pool_run(pool, threads, 1, work, &s);
     out->bytes = s.total;
     if (ok && sink && sink->progress && s.total)
