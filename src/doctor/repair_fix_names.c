@@ -91,15 +91,40 @@ nb_status nb_fix_names(nb_plan *p, const nb_finding *f, nb_error *err)
     return NB_OK;
 }
 
+/* True when f says that the index itself cannot be used, and nothing else is in doubt: the architecture knows every tensor that there
+ * must be, each is in exactly one shard, and there are as many shards as their names say. */
+static bool can_index(const nb_plan *p, const nb_finding *f)
+{
+    static const char *const doubts[] = {"NB001", "NB002", "NB003", "NB005",
+                                         "NB007", "NB008", "NB200", "NB212"};
+    const nb_findings *l = &p->check->findings;
+    if (f->severity != NB_SEVERITY_ERROR || !f->file || strcmp(f->file, NB_INDEX_NAME) != 0 ||
+        !p->check->architecture)
+        return false;
+    for (size_t i = 0; i < l->count; i++) {
+        const nb_finding *other = &l->items[i];
+        for (size_t k = 0; k < sizeof doubts / sizeof *doubts && other != f; k++) {
+            if (other->severity == NB_SEVERITY_ERROR && strcmp(other->rule, doubts[k]) == 0) return false;
+        }
+    }
+    for (uint32_t i = 0; i < nb_ckpt_files(p->ckpt); i++) {
+        const char *of = strstr(nb_ckpt_file_name(p->ckpt, i), "-of-");
+        if (of && strtoul(of + 4, NULL, 10) != nb_ckpt_files(p->ckpt)) return false;
+    }
+    return true;
+}
+
 nb_status nb_fix_index(nb_plan *p, const nb_finding *f, nb_error *err)
 {
     (void)err;
-    if (f->severity != NB_SEVERITY_WARNING || !f->repairable || p->blind || f->file == NULL) {
+    const bool anew = can_index(p, f);
+    if (!anew && (f->severity != NB_SEVERITY_WARNING || !f->repairable || p->blind || f->file == NULL)) {
         nb_repair_note(&p->refused, f->rule, f->n_tensors ? f->tensors[0] : NULL, -1, "%s",
                        f->remedy ? f->remedy : "download the files again");
         return NB_OK;
     }
     p->index = true;
+    p->no_index = p->no_index || anew;
     nb_repair_note(&p->applied, f->rule, f->n_tensors ? f->tensors[0] : NULL, 0,
                    "index written anew from the shards' headers");
     for (size_t i = 1; i < f->n_tensors; i++)

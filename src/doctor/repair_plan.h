@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "doctor/repair.h"
 
+#define NB_INDEX_NAME "model.safetensors.index.json"
 #define NB_CHUNK_ROWS 128 /* rows made at a time: one tile of the swizzled order */
 
 typedef enum nb_content {
@@ -62,8 +63,9 @@ typedef struct nb_plan {
     nb_repair_list applied, refused;
     nb_new_file files[4];
     size_t n_files;
-    bool index; /* the index must be written anew */
-    bool blind; /* some shard could not be read */
+    bool index;    /* the index must be written anew */
+    bool no_index; /* there is none, or none that can be read */
+    bool blind;    /* some shard could not be read */
     /* What the config is to say anew, and the rules that asked for it. */
     bool fix_scheme, fix_ignore, fix_tie, fix_drafts;
     bool drop_unused; /* entries of the ignore list that name nothing */

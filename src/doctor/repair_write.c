@@ -13,7 +13,6 @@
 #include "doctor/repair_plan.h"
 
 #define CHUNK ((size_t)1 << 20)
-static const char index_name[] = "model.safetensors.index.json";
 
 /* ---- one shard ---- */
 
@@ -310,10 +309,16 @@ static nb_status write_index(const nb_plan *p, const char *dir, nb_relog *log, n
 {
     nb_buf old = {0};
     json_t *root = NULL, *map = NULL;
-    char *text = NULL, *path = nb_path_join(p->dir, index_name);
+    char *text = NULL, *path = nb_path_join(p->dir, NB_INDEX_NAME);
     uint64_t total = 0;
-    nb_status st = path ? nb_file_slurp(path, (size_t)256 << 20, &old, err) : nb_fail_nomem(err, "a path", 0);
-    if (st == NB_OK) st = nb_json_tree(path, nb_buf_str(&old), old.len, &root, err);
+    nb_status st = path ? NB_OK : nb_fail_nomem(err, "a path", 0);
+    if (st == NB_OK && p->no_index) {
+        root = json_pack("{s:{s:i},s:{}}", "metadata", "total_size", 0, "weight_map");
+        if (!root) st = nb_fail_nomem(err, "the index", 0);
+    } else if (st == NB_OK) {
+        st = nb_file_slurp(path, (size_t)256 << 20, &old, err);
+        if (st == NB_OK) st = nb_json_tree(path, nb_buf_str(&old), old.len, &root, err);
+    }
     if (st != NB_OK) goto out;
     map = new_map(p, json_object_get(root, "weight_map"));
     if (!map) {
@@ -330,10 +335,10 @@ static nb_status write_index(const nb_plan *p, const char *dir, nb_relog *log, n
     }
     json_t *meta = json_object_get(root, "metadata");
     bool ok = json_object_set_nocheck(root, "weight_map", map) == 0;
-    if (!p->blind && json_is_object(meta) && json_object_get(meta, "total_size"))
+    if ((!p->blind || p->no_index) && json_is_object(meta) && json_object_get(meta, "total_size"))
         ok = ok && json_object_set_new(meta, "total_size", json_integer((json_int_t)total)) == 0;
     text = ok ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    st = text ? replace_file(p, dir, index_name, text, strlen(text), log, err)
+    st = text ? replace_file(p, dir, NB_INDEX_NAME, text, strlen(text), log, err)
               : nb_fail_nomem(err, "the index", 0);
 out:
     free(text);
@@ -356,7 +361,7 @@ static bool is_touched(void *ctx, const char *name)
 {
     const touched *t = ctx;
     if (strcmp(name, NB_REPAIR_LOG) == 0 || strcmp(name, NB_REPAIR_OLD) == 0) return true;
-    if (t->index && strcmp(name, index_name) == 0) return true;
+    if (t->index && strcmp(name, NB_INDEX_NAME) == 0) return true;
     for (size_t i = 0; i < t->p->n_files; i++) {
         if (strcmp(t->p->files[i].name, name) == 0) return true;
     }
@@ -396,14 +401,14 @@ nb_status nb_plan_write(nb_plan *p, const char *dir, const nb_sink *sink, nb_err
     const uint32_t files = (uint32_t)nb_ckpt_files(p->ckpt);
     bool *shards = calloc(files + 1, sizeof *shards), structural = false;
     touched t = {.p = p, .shard = shards};
-    char *index = nb_path_join(p->dir, index_name);
+    char *index = nb_path_join(p->dir, NB_INDEX_NAME);
     nb_status st = shards && index ? NB_OK : nb_fail_nomem(err, "a list of shards", files);
     if (st != NB_OK) goto out;
     for (size_t i = 0; i < p->n_edits; i++) {
         shards[p->edits[i]->file] = true;
         structural = structural || nb_edit_structural(p->edits[i]);
     }
-    t.index = (structural || p->index) && access(index, F_OK) == 0;
+    t.index = (structural || p->index) && (p->no_index || access(index, F_OK) == 0);
     if ((st = nb_relog_open(&log, dir, err))) goto out;
     if ((st = keep_earlier(p, &log, NB_REPAIR_LOG, err))) goto out;
     if ((st = keep_earlier(p, &log, NB_REPAIR_OLD, err))) goto out;

@@ -26,7 +26,9 @@ const nb_rule nb_rules[] = {
      "index miss it), "
      "metadata.total_size is not the sum of the tensors, another safetensors file in the folder holds "
      "tensors of the same names (an older upload; some loaders read every file).\n"
-     "Remedy: `hf download` fetches what is missing; an index can be written anew from the shards' headers.",
+     "Remedy: `hf download` fetches what is missing; `nibble repair` writes an index anew from "
+     "the shards' headers where "
+     "nothing can be lost: the architecture is known and finds all its tensors, each in one shard.",
      nb_rule_strays},
     {"NB003", NB_SEVERITY_ERROR, "a quantised linear lacks a member of its set",
      "Codes mean nothing without their scales. NVFP4 needs codes (weight_packed, or weight of U8), block "

@@ -1,5 +1,6 @@
 """A model larger than memory: weights are streamed, so trace, calibrate and `check --data` hold a few layers of a DeepSeek-V4-shaped folder
 at a time, and check none. The folder is made here (tools/make_large.py)."""
+import resource
 import shutil
 import subprocess
 import sys
@@ -46,3 +47,17 @@ def test_a_quarter_of_the_size_is_enough(large, tmp_path):
     assert peak("calibrate", large, "--data", data, "-o", tmp_path / "ranges", "--threads", "2") < size / 4
     assert peak("check", large, "--data", data) < size / 4
     assert peak("check", large) < 60e6
+
+
+@plain
+def test_a_quarter_of_the_size_is_enough_address_space(large, tmp_path):
+    """A limit on addresses (ulimit -v) counts what is reserved and not touched, too: stacks, arenas, caches."""
+    size = sum(f.stat().st_size for f in large.iterdir())
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "one two three, said the clerk, and then four"}\n' * 2)
+    for args in (["calibrate", large, "--data", data, "-o", tmp_path / "ranges", "--threads", "2"],
+                 ["trace", large, "--as", "vllm-cutlass", "-p", "What is 12 + 30?", "--threads", "2"],
+                 ["check", large, "--data", data]):
+        done = subprocess.run([nb.BIN, *map(str, args)], capture_output=True, text=True,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size // 4, size // 4)))
+        assert done.returncode == 0, done.stderr[-500:]

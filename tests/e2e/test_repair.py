@@ -35,7 +35,7 @@ MENDED = {
     "input_missing_expert": "equal", "input_scale_zero_expert": "equal", "input_scale_infinite_expert": "equal",
     "shape_scale_swizzled": "equal", "shape_scale_swizzled_2d": "equal", "shape_scale_padded": "equal", "dtype_scale_u8": "equal",
     "dtype_global_bf16": "broken", "name_scale_suffix": "equal", "name_expert_index_last": "equal",
-    "index_misses_tensor": "equal", "index_total_size": "equal",
+    "index_misses_tensor": "equal", "index_total_size": "equal", "index_not_json": "equal",
     "config_absent": "equal", "config_method_unknown": "equal", "config_method_other_flavour": "equal", "config_algo_fp8": "equal",
     "ignore_quantised": "equal", "ignore_forgets_bf16": "equal", "ignore_no_match": "equal", "ignore_prefix": "equal",
     "scheme_strategy_group": "equal", "scheme_group_size_32": "equal", "scheme_symmetric_false": "equal", "scheme_type_int": "equal",
