@@ -10,7 +10,8 @@ from defects import break_py, check, complaints
 # A folder of each layout that holds NVFP4 linears. Each defect is made of two that can show it; which two depends on its place in
 # the list, so that together all bases see all kinds of defects.
 BASES = [nb.OWN / "demo" / "modelopt", nb.OWN / "demo" / "compressed-tensors"] + [
-    nb.MODELS[name] for name in ("llama_modelopt", "llama_ct", "llama_mixed", "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn", "gemma4_moe_ct")]
+    nb.MODELS[name] for name in ("llama_modelopt", "llama_ct", "llama_mixed", "deepseek_v4_modelopt", "deepseek_v4_ct_nvfp4_attn", "gemma4_moe_ct",
+                                "glm4_moe_ct", "minimax_m2_modelopt", "phi3_ct")]
 # As the tools left it: scales of fused linears differ, and the config names other modules.
 UNHEALTHY = "deepseek_v4_llmcompressor"
 

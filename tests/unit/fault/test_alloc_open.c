@@ -72,10 +72,10 @@ static void fail_each_allocation(const char *path, nb_problem_fn on_problem, nb_
 
 static void each_kind_of_fixture(void **state)
 {
-    static const char *const folders[] = {"llama_bf16",         "llama_ct",
-                                          "llama_modelopt",     "llama_fp8_block",
-                                          "deepseek_v4_mxfp4",  "deepseek_v4_llmcompressor",
-                                          "nemotron_h_modelopt"};
+    static const char *const folders[] = {"llama_bf16",          "llama_ct",
+                                          "llama_modelopt",      "llama_fp8_block",
+                                          "deepseek_v4_mxfp4",   "deepseek_v4_llmcompressor",
+                                          "nemotron_h_modelopt", "phi3_ct"};
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         char path[512];
         snprintf(path, sizeof path, NB_TEST_DATA "/fixtures/models/%s", folders[i]);
