@@ -27,11 +27,11 @@ nb_status nb_decoder_open(nb_model *m, size_t size, nb_error *err)
     return nb_attention_open(m, a, err);
 }
 
-nb_status nb_decoder_rope(nb_model *m, bool partial, nb_error *err)
+nb_status nb_decoder_rope(nb_model *m, nb_rotates how, nb_error *err)
 {
     nb_decoder *s = m->state;
     for (int l = 0; l < m->cfg.n_layers; l++) s->layer[l].rope = &s->rope;
-    nb_status st = nb_rope_open(m, NULL, s->attn.d, partial, &s->rope, err);
+    nb_status st = nb_rope_open(m, NULL, s->attn.d, how, &s->rope, err);
     m->turns_at = s->rope.turns_at;
     return st;
 }
@@ -49,7 +49,7 @@ nb_status nb_decoder_dense(nb_model *m, bool windows, nb_error *err)
 {
     nb_status s;
     if ((s = nb_decoder_open(m, sizeof(nb_decoder), err)) || (windows && (s = nb_decoder_windows(m, err))) ||
-        (s = nb_decoder_rope(m, false, err)))
+        (s = nb_decoder_rope(m, NB_ROTATES_ALL, err)))
         return s;
     return nb_decoder_declare(m, err);
 }

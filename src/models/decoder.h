@@ -31,7 +31,7 @@ nb_status nb_decoder_open(nb_model *m, size_t size, nb_error *err);
 /* The window of each layer (nb_read_window). */
 nb_status nb_decoder_windows(nb_model *m, nb_error *err);
 /* Positions of all layers (nb_rope_open). */
-nb_status nb_decoder_rope(nb_model *m, bool partial, nb_error *err);
+nb_status nb_decoder_rope(nb_model *m, nb_rotates how, nb_error *err);
 /* All of it for a family of dense layers: open, windows if asked for, rope, MLP, declare. */
 nb_status nb_decoder_dense(nb_model *m, bool windows, nb_error *err);
 /* Last in open: reads the MLP of dense layers, checks the blocks and declares the streams of all layers. */

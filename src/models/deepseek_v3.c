@@ -51,7 +51,7 @@ static nb_status open(nb_model *m, nb_error *err)
         (st = nb_only_bool(m, "indexer_rope_interleave", kind->index_interleaved, err)) ||
         (st = nb_mla_open(m, &s->mla, kind->indexed, kind->index_interleaved, err)) ||
         (st = nb_read_number(m, "rms_norm_eps", 0, 1, &s->base.eps, err)) ||
-        (st = nb_rope_open(m, NULL, s->mla.rope, false, &s->base.rope, err)) ||
+        (st = nb_rope_open(m, NULL, s->mla.rope, NB_ROTATES_ALL, &s->base.rope, err)) ||
         (st = nb_ffn_mlp(m, &s->base.ffn, err)) ||
         (st = kind->softmax ? read_v2_experts(m, &s->base.ffn, err) : nb_ffn_noaux(m, &s->base.ffn, err)))
         return st;

@@ -10,7 +10,7 @@ static nb_status open(nb_model *m, nb_error *err)
     nb_status st = nb_decoder_open(m, sizeof *s, err);
     if (st != NB_OK) return st;
     s = m->state;
-    if ((st = nb_decoder_rope(m, true, err)) || (st = nb_ffn_noaux(m, &s->ffn, err))) return st;
+    if ((st = nb_decoder_rope(m, NB_ROTATES_SHARE, err)) || (st = nb_ffn_noaux(m, &s->ffn, err))) return st;
     return nb_decoder_declare(m, err);
 }
 

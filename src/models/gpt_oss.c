@@ -14,7 +14,7 @@ static nb_status open(nb_model *m, nb_error *err)
     s = m->state;
     s->ffn.act = NB_ACT_SILU_PLUS;
     s->ffn.score = NB_SCORE_SOFTMAX_CHOSEN;
-    if ((st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, false, err)) ||
+    if ((st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, NB_ROTATES_ALL, err)) ||
         (st = nb_ffn_experts(m, &s->ffn, "intermediate_size", err)) ||
         (st = nb_read_number(m, "swiglu_limit", 0, 1e9, &s->ffn.limit, err)))
         return st;

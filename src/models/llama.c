@@ -6,9 +6,7 @@
 static nb_status open(nb_model *m, nb_error *err)
 {
     nb_status s;
-    if ((s = nb_only_bool(m, "attention_bias", false, err)) ||
-        (s = nb_only_bool(m, "mlp_bias", false, err)) ||
-        (s = nb_only_number(m, "partial_rotary_factor", 1, err)))
+    if ((s = nb_only_bool(m, "attention_bias", false, err)) || (s = nb_only_bool(m, "mlp_bias", false, err)))
         return s;
     return nb_decoder_dense(m, false, err);
 }

@@ -18,7 +18,8 @@ static nb_status open(nb_model *m, nb_error *err)
     s = m->state;
     s->attn.norm_vectors = true;
     s->ffn.score = NB_SCORE_SIGMOID;
-    if ((st = nb_decoder_rope(m, true, err)) || (st = nb_ffn_experts(m, &s->ffn, "intermediate_size", err)))
+    if ((st = nb_decoder_rope(m, NB_ROTATES_SHARE, err)) ||
+        (st = nb_ffn_experts(m, &s->ffn, "intermediate_size", err)))
         return st;
     return nb_decoder_declare(m, err);
 }

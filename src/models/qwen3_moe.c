@@ -10,7 +10,7 @@ static nb_status open(nb_model *m, nb_error *err)
     bool norm;
     nb_status st;
     if ((st = nb_only_bool(m, "attention_bias", false, err)) || (st = nb_decoder_open(m, sizeof *s, err)) ||
-        (st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, false, err)))
+        (st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, NB_ROTATES_ALL, err)))
         return st;
     s = m->state;
     s->ffn.score = NB_SCORE_SOFTMAX;

@@ -33,7 +33,7 @@ static nb_status open(nb_model *m, nb_error *err)
     nb_status s;
     if ((s = nb_only_bool(m, "attention_bias", false, err)) ||
         (s = nb_only_bool(m, "attn_output_gate", true, err)) ||
-        (s = nb_decoder_open(m, sizeof(nb_hybrid), err)) || (s = nb_decoder_rope(m, true, err)) ||
+        (s = nb_decoder_open(m, sizeof(nb_hybrid), err)) || (s = nb_decoder_rope(m, NB_ROTATES_SHARE, err)) ||
         (s = read_mixer(m, err)) || (s = read_experts(m, err)))
         return s;
     ((nb_hybrid *)m->state)->d.attn.gated = true;

@@ -98,8 +98,8 @@ nb_status nb_read_rope(const nb_model *m, const char *type, double *theta, const
     return nb_config_num(&m->cfg, outside ? "rope_theta" : key, 1, 1e12, theta, err);
 }
 
-nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool required, size_t *to,
-                         nb_error *err)
+static nb_status read_share(const nb_model *m, const char *type, size_t d, nb_rotates how, size_t *to,
+                            nb_error *err)
 {
     double theta, factor;
     const json_t *params;
@@ -119,7 +119,7 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     }
     const json_t *v = json_object_get(params, "partial_rotary_factor");
     if (!v) v = nb_config_get(&m->cfg, "rope_parameters.partial_rotary_factor");
-    if (!v && !required && !nb_config_get(&m->cfg, "partial_rotary_factor")) {
+    if (!v && how != NB_ROTATES_SHARE && !nb_config_get(&m->cfg, "partial_rotary_factor")) {
         *to = d;
         return NB_OK;
     }
@@ -136,7 +136,19 @@ nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool req
     return in_config(m, err, NB_ERR_FORMAT);
 }
 
-nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool partial, nb_rope *out,
+nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, nb_rotates how, size_t *to,
+                         nb_error *err)
+{
+    nb_status s = read_share(m, type, d, how, to, err);
+    if (s || how != NB_ROTATES_ALL || *to == d) return s;
+    return in_config(m, err,
+                     nb_fail(err, NB_ERR_UNSUPPORTED,
+                             "the config rotates %zu of a head's %zu columns (partial_rotary_factor, "
+                             "rotary_dim); %s models rotate all",
+                             *to, d, m->cfg.arch->name));
+}
+
+nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, nb_rotates how, nb_rope *out,
                        nb_error *err)
 {
     double theta;
@@ -144,7 +156,7 @@ nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool parti
     size_t dims;
     nb_status s;
     if ((s = nb_read_rope(m, type, &theta, &params, err)) ||
-        (s = nb_read_rotary(m, type, d, partial, &dims, err)))
+        (s = nb_read_rotary(m, type, d, how, &dims, err)))
         return s;
     const char *kind = nb_rope_type(params);
     if (!kind || (strcmp(kind, "longrope") != 0 && strcmp(kind, "su") != 0)) /* its first name */

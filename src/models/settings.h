@@ -31,12 +31,19 @@ nb_status nb_only_number(const nb_model *m, const char *key, double only, nb_err
  * rope_parameters, which may hold one object a layer type. *params may come out NULL: plain frequencies. */
 nb_status nb_read_rope(const nb_model *m, const char *type, double *theta, const json_t **params,
                        nb_error *err);
-/* Columns of a head of d that rotate: d * partial_rotary_factor, which stands by itself or in rope_parameters. */
-nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, bool required, size_t *to,
+/* How much of each head a family rotates. Configs of the first kind that say otherwise mean another model (transformers ignores
+ * the key, other engines do not), and are refused. */
+typedef enum nb_rotates {
+    NB_ROTATES_ALL,
+    NB_ROTATES_SHARE,        /* the config must say which */
+    NB_ROTATES_SHARE_OR_ALL, /* or say nothing: all */
+} nb_rotates;
+
+/* Columns of a head of d that rotate: d * partial_rotary_factor, which stands by itself or in rope_parameters; or rotary_dim. */
+nb_status nb_read_rotary(const nb_model *m, const char *type, size_t d, nb_rotates how, size_t *to,
                          nb_error *err);
-/* Both, and the frequencies. partial: the model rotates a part of each head, so that the config must say which; otherwise a config
- * that does not means the whole head. */
-nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, bool partial, nb_rope *out,
+/* Both, and the frequencies. */
+nb_status nb_rope_open(const nb_model *m, const char *type, size_t d, nb_rotates how, nb_rope *out,
                        nb_error *err);
 
 /* A switch that must be there. */

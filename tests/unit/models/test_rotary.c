@@ -38,8 +38,32 @@ static void test_rotary_dim(void **unused)
     }
 }
 
+/* A llama whose config says so rotates half a head in other engines and all of it in transformers: neither is guessed. */
+static void test_no_share(void **unused)
+{
+    const char *const wrong[] = {"{\"partial_rotary_factor\": 0.5, \"rope_theta\": 10000.0}",
+                                 "{\"rotary_dim\": 16, \"rope_theta\": 10000.0}",
+                                 "{\"rope_parameters\": {\"rope_theta\": 1e4, \"rope_type\": \"default\", "
+                                 "\"partial_rotary_factor\": 0.5}}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        nb_error err = {0};
+        nb_config cfg;
+        json_t *root =
+            json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:f}", "model_type", "llama", "num_hidden_layers",
+                      1, "vocab_size", 64, "hidden_size", 64, "num_attention_heads", 2, "num_key_value_heads",
+                      2, "intermediate_size", 48, "rms_norm_eps", 1e-6);
+        json_t *rope = json_loads(wrong[i], 0, NULL);
+        assert_int_equal(json_object_update(root, rope), 0);
+        assert_int_equal(nb_config_from_json(root, "config.json", &cfg, &err), NB_OK);
+        assert_int_equal(nb_model_judge_config(&cfg, &err), NB_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.cause, "partial_rotary_factor"));
+        json_decref(rope);
+        json_decref(root);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary_dim)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary_dim), cmocka_unit_test(test_no_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
