@@ -1,9 +1,10 @@
-"""Writes a folder with the shape of DeepSeek-V4 or of a llama and any size, of random weights as a quantiser would leave them: for
+"""Writes a folder with the shape of DeepSeek-V4, of DeepSeek-V3.2 or of a llama and any size, of random weights as a quantiser would leave them: for
 measuring time and memory. Needs numpy; says nothing sensible.
 
     python3 tools/make_large.py OUT                                                    2.0 GB, 43 layers, 24,000 tensors
     python3 tools/make_large.py OUT --layers 65 --experts 256 --hidden 128 --inter 64  200,000 tensors
     python3 tools/make_large.py OUT --arch llama                                       1.1 GB, 9 layers of Llama-3-8B
+    python3 tools/make_large.py OUT --arch deepseek_v32 --experts 16                   1.1 GB, one dense layer and one of 16 experts
 
 Config and tokenizer of the former are the demo model's (tests/fixtures/demo/modelopt) with other sizes: ModelOpt's flavour, native
 names; a llama has no tokenizer. The linears of a layer share one pool of random blocks at random places, so that making them takes no
@@ -156,6 +157,11 @@ def deepseek(m, a):
     return c
 
 
+def quant_config(a, exclude):
+    (a.out / "hf_quant_config.json").write_text(json.dumps(
+        {"producer": {"name": "make_large", "version": "1"}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": exclude}}))
+
+
 def llama(m, a):
     d, inter, layers, hd = a.hidden or 4096, a.inter or 14336, a.layers or 9, 128
     heads, kv, vocab = d // hd, max(1, d // hd // 4), 4096
@@ -171,17 +177,61 @@ def llama(m, a):
             m.linear(p + name, n, k, amax)
     m.bf16("model.norm.weight", d, spread=0)
     m.bf16("lm_head.weight", vocab, d)
-    (a.out / "hf_quant_config.json").write_text(json.dumps(
-        {"producer": {"name": "make_large", "version": "1"}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}}))
+    quant_config(a, ["lm_head"])
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": vocab, "hidden_size": d, "intermediate_size": inter,
             "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": hd, "hidden_act": "silu",
             "max_position_embeddings": 1 << 20, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
 
 
+def deepseek_v32(m, a):
+    """DeepSeek-V3.2's own widths (hidden size 7168, 128 heads, latent rows of 576, an indexer of 64 heads), fewer layers and experts."""
+    c = {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "torch_dtype": "bfloat16", "vocab_size": 4096,
+         "hidden_size": a.hidden or 7168, "intermediate_size": 18432, "moe_intermediate_size": a.inter or 2048, "num_hidden_layers": a.layers or 2,
+         "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+         "qk_rope_head_dim": 64, "v_head_dim": 128, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "n_routed_experts": a.experts,
+         "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+         "routed_scaling_factor": 2.5, "norm_topk_prob": True, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "hidden_act": "silu",
+         "max_position_embeddings": 1 << 18, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": False, "bos_token_id": 0,
+         "eos_token_id": 1, "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
+                                             "original_max_position_embeddings": 4096}}
+    d, heads, q, r, inter = (c[k] for k in ("hidden_size", "num_attention_heads", "q_lora_rank", "kv_lora_rank", "moe_intermediate_size"))
+
+    def mlp(name, width):
+        amax = m.amax()
+        m.linear(f"{name}.gate_proj", width, d, amax)
+        m.linear(f"{name}.up_proj", width, d, amax)
+        m.linear(f"{name}.down_proj", d, width, m.amax())
+
+    m.bf16("model.embed_tokens.weight", c["vocab_size"], d)
+    for l in range(c["num_hidden_layers"]):
+        p, attn = f"model.layers.{l}.", m.amax()
+        at, ix = p + "self_attn.", p + "self_attn.indexer."
+        for name, n in ((p + "input_layernorm", d), (p + "post_attention_layernorm", d), (at + "q_a_layernorm", q), (at + "kv_a_layernorm", r), (ix + "k_norm", 128)):
+            m.bf16(name + ".weight", n, spread=0)
+        m.bf16(ix + "k_norm.bias", 128)
+        for name, n, k, amax in (("q_a_proj", q, d, attn), ("kv_a_proj_with_mqa", r + 64, d, attn), ("q_b_proj", heads * 192, q, m.amax()),
+                                 ("kv_b_proj", heads * 256, r, m.amax()), ("o_proj", d, heads * 128, m.amax())):
+            m.linear(at + name, n, k, amax)
+        for name, n, k in (("wq_b", 64 * 128, q), ("wk", 128, d), ("weights_proj", 64, d)):
+            m.bf16(f"{ix}{name}.weight", n, k)
+        if l < c["first_k_dense_replace"]:
+            mlp(p + "mlp", c["intermediate_size"])
+            continue
+        m.bf16(p + "mlp.gate.weight", a.experts, d)
+        m.f32(p + "mlp.gate.e_score_correction_bias", a.experts)
+        for e in range(a.experts):
+            mlp(f"{p}mlp.experts.{e}", inter)
+        mlp(p + "mlp.shared_experts", inter)
+    m.bf16("model.norm.weight", d, spread=0)
+    m.bf16("lm_head.weight", c["vocab_size"], d)
+    quant_config(a, ["lm_head", "*.mlp.gate", "*.indexer*"])
+    return c
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("out", type=pathlib.Path)
-    ap.add_argument("--arch", choices=("deepseek_v4", "llama"), default="deepseek_v4")
+    ap.add_argument("--arch", choices=("deepseek_v4", "deepseek_v32", "llama"), default="deepseek_v4")
     ap.add_argument("--layers", type=int)
     ap.add_argument("--experts", type=int, default=48)
     ap.add_argument("--hidden", type=int)
@@ -190,7 +240,7 @@ def main():
     a = ap.parse_args()
     a.out.mkdir()
     m = Model(a.out, a)
-    c = llama(m, a) if a.arch == "llama" else deepseek(m, a)
+    c = {"llama": llama, "deepseek_v32": deepseek_v32, "deepseek_v4": deepseek}[a.arch](m, a)
     (a.out / "config.json").write_text(json.dumps(c, indent=1))
     m.w.finish()
     print(f"{len(m.w.where)} tensors, {sum(p.stat().st_size for p in a.out.iterdir()) / 1e9:.2f} GB")

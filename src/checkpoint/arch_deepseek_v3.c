@@ -21,8 +21,8 @@ static const char *const skip[] = {"*rotary_emb.inv_freq", "*.k_scale",      "*.
 
 const nb_ds3_kind *nb_ds3_kind_of(const nb_config *cfg)
 {
-    size_t i = 0;
-    while (strcmp(kinds[i].model_type, cfg->model_type) != 0) i++;
+    size_t i = 0; /* nb_config chose this table by its model types, which are these */
+    while (i + 1 < sizeof kinds / sizeof *kinds && strcmp(kinds[i].model_type, cfg->model_type) != 0) i++;
     return &kinds[i];
 }
 
