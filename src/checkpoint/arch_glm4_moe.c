@@ -27,10 +27,11 @@ static nb_status validate(const nb_config *cfg, nb_error *err)
 {
     static const nb_arch_size keys[] = {{"intermediate_size", NB_MAX_SIZE},
                                         {"moe_intermediate_size", NB_MAX_SIZE},
-                                        {"n_shared_experts", 1 << 20},
-                                        {"first_k_dense_replace", NB_MAX_SIZE}};
+                                        {"n_shared_experts", 1 << 20}};
+    int64_t dense;
     nb_status s = nb_arch_check_experts(cfg, err);
-    return s ? s : nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+    if (s == NB_OK) s = nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err);
+    return s ? s : nb_config_int(cfg, "first_k_dense_replace", -1, 0, NB_MAX_SIZE, &dense, err);
 }
 
 const nb_arch nb_arch_glm4_moe = {NB_ARCH_COMMON("glm4_moe"), .n_experts_key = "n_routed_experts",

@@ -4,11 +4,21 @@
  */
 #include "models/decoder.h"
 
+/* Without rotary settings transformers takes those of the published models, other engines none. */
+static nb_status check_rope(const nb_model *m, nb_error *err)
+{
+    if (nb_config_get(&m->cfg, "rope_scaling") || nb_config_get(&m->cfg, "rope_parameters")) return NB_OK;
+    nb_fail(err, NB_ERR_MISSING, "neither rope_scaling nor rope_parameters is given");
+    nb_error_at(err, m->cfg.file, NULL, -1);
+    nb_error_remedy(err, "restore it from the original model's config.json (YaRN, factor 32)");
+    return NB_ERR_MISSING;
+}
+
 static nb_status open(nb_model *m, nb_error *err)
 {
     nb_decoder *s;
     nb_status st;
-    if ((st = nb_only_bool(m, "attention_bias", true, err)) ||
+    if ((st = check_rope(m, err)) || (st = nb_only_bool(m, "attention_bias", true, err)) ||
         (st = nb_only_number(m, "swiglu_alpha", 1.702, err)) || (st = nb_decoder_open(m, sizeof *s, err)))
         return st;
     s = m->state;

@@ -25,6 +25,7 @@ static nb_status read_mixer(nb_model *m, nb_error *err)
                                      {"mamba_head_dim", &r->dv},
                                      {"conv_kernel", &r->taps}};
     nb_status s = nb_read_sizes(m, sizes, sizeof sizes / sizeof *sizes, err);
+    /* as the release does; transformers 5.24 has limits of its own, which only a config with finite ones would show */
     r->dt_max = INFINITY;
     if (s || !nb_config_get(&m->cfg, "time_step_limit")) return s; /* without it steps have no limits */
     s = nb_read_number(m, "time_step_limit.0", 0, INFINITY, &r->dt_min, err);
