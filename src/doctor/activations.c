@@ -167,7 +167,8 @@ static void finish(meter *m)
         a->clipped = s->clipped / s->rows;
         a->flushed = s->flushed / s->rows;
         a->saturated = s->saturated / s->rows;
-        nb_trace_row row = {.weight_ratio = 1,
+        nb_trace_row row = {.rows = (size_t)a->rows,
+                            .weight_ratio = 1,
                             .cos_local = a->cos,
                             .snr_local_db = a->snr_db,
                             .snr_best_db = a->best_db,

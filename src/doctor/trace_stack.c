@@ -120,6 +120,11 @@ typedef struct members {
     bool experts;
 } members;
 
+static bool is_expert(const nb_arch_tensor *row)
+{
+    return strstr(row->name, "{e}") != NULL;
+}
+
 static nb_status each_member(const members *m,
                              nb_status (*each)(void *ctx, const nb_linear_src *, nb_error *), void *ctx,
                              nb_error *err)
@@ -129,7 +134,8 @@ static nb_status each_member(const members *m,
             e1 = m->experts ? nb_arch_experts(m->cfg, m->row) : m->expert + 1;
     for (size_t i = 0; i < a->n_tensors; i++) {
         const nb_arch_tensor *t = &a->tensors[i];
-        bool same = t == m->row || (m->row->fused && t->fused && strcmp(t->fused, m->row->fused) == 0);
+        bool same = t == m->row || (m->row->fused && t->fused && strcmp(t->fused, m->row->fused) == 0 &&
+                                    is_expert(t) == is_expert(m->row)); /* an MLP may stand beside experts */
         if (!same || (t->when && !t->when(m->cfg, (int)m->layer))) continue;
         for (int64_t e = e0; e < e1; e++) {
             char module[256];

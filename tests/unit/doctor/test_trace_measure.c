@@ -47,7 +47,11 @@ static void test_quant_loss(void **state)
 
 static void test_judgement(void **state)
 {
-    nb_trace_row fine = {.cos_local = 0.99, .snr_local_db = 17, .snr_best_db = 18, .weight_ratio = 1},
+    nb_trace_row fine = {.rows = 16,
+                         .cos_local = 0.98,
+                         .snr_local_db = 17,
+                         .snr_best_db = 18,
+                         .weight_ratio = 1},
                  r = fine;
     nb_trace_judge(&r, true);
     assert_false(r.bad);
@@ -56,6 +60,13 @@ static void test_judgement(void **state)
     r.saturated = 0.4;
     nb_trace_judge(&r, true);
     assert_true(r.bad);
+    r.rows = 3; /* too few to tell an outlier from a scale */
+    nb_trace_judge(&r, true);
+    assert_false(r.bad);
+    r.cos_local = 0.9;
+    nb_trace_judge(&r, true);
+    assert_true(r.bad);
+    r.rows = 16;
     r.saturated = 0; /* by chance: nothing saturates */
     nb_trace_judge(&r, true);
     assert_false(r.bad);
