@@ -265,7 +265,8 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
     attend_job j = {.x = x, .c = c, .per_kv = c->heads / c->kv_heads};
     if (spread(&j)) {
         size_t units = x->rows.n * c->kv_heads;
-        nb_pool_share(x->pool, units * j.chunks, 4, spread_scores, &j);
+        nb_pool_share(x->pool, units * j.chunks, nb_ceil_div(units * j.chunks, 8 * nb_pool_threads(x->pool)),
+                      spread_scores, &j);
         nb_pool_run(x->pool, x->rows.n * c->heads, 1, spread_softmax, &j);
         nb_pool_run(x->pool, units * j.n_slices, 1, spread_weigh, &j);
     } else {

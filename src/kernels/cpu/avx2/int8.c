@@ -20,7 +20,8 @@ enum {
     SLICE = 32, /* blocks that are looked up at a time */
     TILE = 48,  /* rows that share them: 36 KB of activations */
     SLICE_K = SLICE * BLOCK,
-    OPENED = 256 /* bytes of a block's codes: [4 words of k][16 rows][4] */
+    AHEAD = 2048, /* bytes of codes that are asked for in advance */
+    OPENED = 256  /* bytes of a block's codes: [4 words of k][16 rows][4] */
 };
 
 void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
@@ -106,6 +107,8 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
     NB_UNROLL
     for (size_t i = 0; i < 2 * rows; i++) acc[i] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
+        _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
         NB_UNROLL
         for (size_t half = 0; half < 2; half++) {
             __m256i code[4];
