@@ -154,9 +154,9 @@ static nb_status check_types(const nb_config *cfg, nb_error *err)
 
 static nb_status gemma3_validate(const nb_config *cfg, nb_error *err)
 {
-    static const nb_arch_size keys[] = {{"intermediate_size", NB_MAX_SIZE}, {"sliding_window", NB_MAX_SIZE}};
+    static const nb_arch_size window = {"sliding_window", NB_MAX_SIZE};
     nb_status s;
-    if ((s = nb_arch_check_decoder(cfg, err)) || (s = nb_arch_check_sizes(cfg, keys, 2, err))) return s;
+    if ((s = nb_arch_check_dense(cfg, err)) || (s = nb_arch_check_sizes(cfg, &window, 1, err))) return s;
     return check_types(cfg, err);
 }
 
@@ -183,7 +183,7 @@ static nb_status gemma4_validate(const nb_config *cfg, nb_error *err)
     static const nb_arch_size inputs[] = {{"vocab_size_per_layer_input", NB_MAX_SIZE},
                                           {"hidden_size_per_layer_input", 1 << 16}};
     nb_status s;
-    if ((s = nb_arch_check_decoder(cfg, err)) || (s = nb_arch_check_sizes(cfg, sizes, 3, err)) ||
+    if ((s = nb_arch_check_dense(cfg, err)) || (s = nb_arch_check_sizes(cfg, sizes, 2, err)) ||
         (s = check_types(cfg, err)) || (s = check_sharing(cfg, err)))
         return s;
     if (has_experts(cfg, 0) && (s = nb_arch_check_sizes(cfg, moe, 3, err))) return s;

@@ -34,25 +34,11 @@ static const nb_arch_tensor tensors[] = {
 
 static nb_status validate(const nb_config *cfg, nb_error *err)
 {
-    static const nb_arch_size keys[] = {{"num_local_experts", NB_MAX_EXPERTS},
-                                        {"num_experts_per_tok", 1 << 10},
-                                        {"intermediate_size", NB_MAX_SIZE},
-                                        {"sliding_window", NB_MAX_SIZE}};
+    static const nb_arch_size window = {"sliding_window", NB_MAX_SIZE};
     nb_status s;
-    if ((s = nb_arch_check_decoder(cfg, err)) ||
-        (s = nb_arch_check_sizes(cfg, keys, sizeof keys / sizeof *keys, err)))
-        return s;
+    if ((s = nb_arch_check_experts(cfg, err)) || (s = nb_arch_check_sizes(cfg, &window, 1, err))) return s;
     return nb_arch_check_layer_types(cfg, err);
 }
 
-const nb_arch nb_arch_gpt_oss = {
-    .name = "gpt_oss",
-    .model_types = model_types,
-    .prefixes = nb_arch_prefixes,
-    .skip = nb_arch_skip,
-    .tensors = tensors,
-    .n_tensors = sizeof tensors / sizeof *tensors,
-    .n_experts_key = "num_local_experts",
-    .symbol = nb_arch_head_symbol,
-    .validate = validate,
-};
+const nb_arch nb_arch_gpt_oss = {NB_ARCH_COMMON("gpt_oss"), .n_experts_key = "num_local_experts",
+                                 .symbol = nb_arch_head_symbol, .validate = validate};
