@@ -24,11 +24,11 @@
 #define SPIN_NS 50000 /* longer than the serial gaps between two operators of a step */
 
 typedef struct worker {
+    alignas(64) atomic_size_t next; /* the part of this thread that nobody has taken, when it is shared */
+    size_t end;
     struct nb_pool *pool;
     size_t index;
     pthread_t thread;
-    alignas(64) atomic_size_t next; /* the part of this thread that nobody has taken, when it is shared */
-    size_t end;
 } worker;
 
 struct nb_pool {

@@ -44,7 +44,7 @@ static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work 
 {
     for (size_t i = 0; i < m->cfg.arch->n_tensors; i++) {
         const nb_arch_tensor *row = &m->cfg.arch->tensors[i];
-        for (size_t e = 0; e < slots[i].n_lin; e++) {
+        for (size_t e = 0; slots[i].lin && e < slots[i].n_lin; e++) {
             const nb_linear *l = &slots[i].lin[e];
             double share = slots[i].n_lin > 1 ? (double)m->experts_per_row / (double)slots[i].n_lin : 1;
             if (row->role == NB_ROLE_EMBED && l != nb_head_of(m))
