@@ -28,8 +28,7 @@ static nb_status read_scale(const nb_model *m, nb_mla *a, nb_error *err)
     const json_t *p;
     nb_status s = nb_read_rope(m, NULL, &theta, &p, err);
     if (s != NB_OK) return s;
-    const char *type = json_string_value(json_object_get(p, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(p, "type"));
+    const char *type = nb_rope_type(p);
     double all = json_number_value(json_object_get(p, "mscale_all_dim"));
     double factor = json_number_value(json_object_get(p, "factor"));
     if (type && strcmp(type, "default") != 0 && all != 0 && factor > 1) {

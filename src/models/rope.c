@@ -126,6 +126,22 @@ const char *nb_rope_type(const json_t *params)
     return type ? type : json_string_value(json_object_get(params, "type"));
 }
 
+/* A type that is no word would be passed over as if there were none. */
+static nb_status check_type(const json_t *params, nb_error *err)
+{
+    static const char *const keys[] = {"rope_type", "type"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *v = json_object_get(params, keys[i]);
+        if (!v || json_is_null(v) || json_is_string(v)) continue;
+        nb_fail(err, NB_ERR_FORMAT, "'%s' of the rope parameters is no word", keys[i]);
+        nb_error_at(err, "config.json", NULL, -1);
+        nb_error_remedy(err,
+                        "restore rope_scaling (or rope_parameters) from the original model's config.json");
+        return NB_ERR_FORMAT;
+    }
+    return NB_OK;
+}
+
 nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double force_factor, size_t max_rows,
                        nb_rope *out, nb_error *err)
 {
@@ -137,7 +153,7 @@ nb_status nb_rope_init(const json_t *params, double theta, size_t dims, double f
         nb_error_remedy(err, "restore it from the original model's config.json");
         return NB_ERR_FORMAT;
     }
-    if ((s = plain(theta, dims, max_rows, &r, err))) goto out;
+    if ((s = plain(theta, dims, max_rows, &r, err)) || (s = check_type(params, err))) goto out;
     const char *type = nb_rope_type(params);
     if (!type || strcmp(type, "default") == 0) {
         if (params && !type && json_object_get(params, "factor")) {

@@ -103,6 +103,8 @@ static void test_contradictions(void **unused)
     } cases[] = {
         {"\"yarn\"", 1e4, NB_ERR_FORMAT}, /* no object */
         {"[1]", 1e4, NB_ERR_FORMAT},
+        {"{\"rope_type\":5}", 1e4, NB_ERR_FORMAT},
+        {"{\"type\":[\"yarn\"],\"factor\":4}", 1e4, NB_ERR_FORMAT},
         {"{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,\"beta_fast\":\"32\"}",
          1e4, NB_ERR_MISSING},
         {"{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":64,\"beta_fast\":0,"
