@@ -318,6 +318,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                           .share = o->memory_share,
                           .kv_bytes = o->kv_bytes,
                           .blocks = (size_t)o->blocks,
+                          .threads = lo->threads,
                           .max_seqs = (size_t)o->max_seqs,
                           .fit_seqs = o->fit_seqs,
                           .max_rows = (size_t)o->max_rows,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/mem.h"
 #include "engine/pages.h"
 #include "models/model.h"
@@ -127,7 +128,7 @@ static uint64_t dequant_bytes(const nb_ckpt *c, const nb_plan_options *opt)
     return more;
 }
 
-/* Run tensors, inputs of linears (for each expert of a row its own), tiles of logits, and what the threads keep. */
+/* Run tensors, inputs of linears (for each expert of a row its own), and tiles of logits. */
 static uint64_t work_bytes(const nb_model *m, size_t max_rows)
 {
     const uint64_t slots = m->experts_per_row ? m->experts_per_row : 1;
@@ -138,7 +139,14 @@ static uint64_t work_bytes(const nb_model *m, size_t max_rows)
 typedef struct sizing {
     const nb_model *m;
     nb_pages_options pages;
+    size_t threads; /* 0: memory that is given is for the cache alone */
 } sizing;
+
+/* What the threads keep for attention to a context: it and compressed rows of it. */
+static uint64_t scratch_bytes(const sizing *z, size_t context)
+{
+    return (uint64_t)z->threads * (2 * (uint64_t)context + 1) * NB_CPU_ROW_BYTES;
+}
 
 static uint64_t kv_bytes(sizing *z, size_t blocks, size_t context)
 {
@@ -154,7 +162,8 @@ static size_t largest(sizing *z, size_t high, uint64_t bytes, size_t context, bo
     while (low < high) {
         size_t mid = low + (high - low + 1) / 2;
         uint64_t need = of_context ? kv_bytes(z, nb_ceil_div(mid, NB_BLOCK), mid) : kv_bytes(z, mid, context);
-        if (need <= bytes)
+        uint64_t scratch = scratch_bytes(z, of_context ? mid : context);
+        if (scratch <= bytes && need <= bytes - scratch)
             low = mid;
         else
             high = mid - 1;
@@ -200,7 +209,9 @@ static nb_status cannot_hold(const nb_plan *p, bool given, uint64_t budget, size
  * as leave room for one request of the longest. */
 static void fit_seqs(sizing *z, uint64_t bytes, size_t context)
 {
+    const uint64_t scratch = scratch_bytes(z, context);
     size_t low = 1, high = z->pages.max_seqs;
+    bytes = bytes > scratch ? bytes - scratch : 0;
     while (low < high) {
         z->pages.max_seqs = low + (high - low + 1) / 2;
         if (kv_bytes(z, 1, context) <= bytes / 2 &&
@@ -225,6 +236,7 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
 {
     uint64_t taken = p->weights + p->work, budget = p->memory > taken ? p->memory - taken : 0;
     if (opt->kv_bytes) budget = opt->kv_bytes;
+    z->threads = opt->kv_bytes ? 0 : opt->threads ? opt->threads : nb_cpu_allowed();
     if (opt->fit_seqs) fit_seqs(z, budget, p->max_context);
     p->max_seqs = z->pages.max_seqs;
     if (opt->blocks) {
@@ -247,6 +259,7 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
         return NB_ERR_LIMIT;
     }
     p->kv = kv_bytes(z, p->blocks, p->max_context);
+    p->work += scratch_bytes(z, p->max_context);
     p->at_once = p->blocks / one < p->max_seqs ? p->blocks / one : p->max_seqs;
     p->per_seq = per_seq(z, p->max_context);
     return NB_OK;

@@ -15,6 +15,7 @@ typedef struct nb_plan_options {
     size_t blocks;      /* KV blocks, whatever they take; 0: as many as fit */
     size_t max_context; /* tokens of the longest request; 0: the model's own */
     bool fit_context;   /* as long as fits, instead of refusing */
+    size_t threads;     /* that compute; 0: as many as may */
     size_t max_seqs, max_rows;
     bool
         fit_seqs; /* fewer sequences than max_seqs where what each takes whatever its length would be most of the cache */

@@ -228,7 +228,7 @@ static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
     c->order = calloc(rows + 1, sizeof *c->order);
     c->first = calloc(w->n_experts + 1, sizeof *c->first);
     c->score_room = 4 * w->max_context > SCORES ? 4 * w->max_context : SCORES;
-    /* not aligned, which would touch all of it: only long contexts fill gigabytes */
+    /* NB_CPU_ROW_BYTES counts these and ptrs. Not aligned, which would touch all of it: only long contexts fill gigabytes. */
     c->scores = calloc(c->threads * c->score_room + 1, sizeof *c->scores);
     c->ptrs = calloc(c->threads * 2 * w->max_context + 1, sizeof *c->ptrs);
     if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores || !c->ptrs)

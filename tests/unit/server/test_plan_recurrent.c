@@ -79,6 +79,16 @@ static void large_states(void **unused)
     assert_true(p.kv + p.work <= 40 * GIB);
     assert_int_equal(plan(t.path, 16 * GIB, 256, true, true, &p), NB_OK);
     assert_true(p.max_seqs >= 1 && p.max_seqs < 10 && p.at_once == 1);
+
+    /* each thread keeps four scores and two addresses for each row that a query may see: 32 bytes for 2 * 262144 + 1 of them */
+    const nb_plan_options one = {.memory = 40 * GIB, .threads = 1, .max_seqs = 4, .max_rows = 512};
+    nb_plan_options many = one;
+    nb_plan q = {0};
+    many.threads = 65;
+    assert_int_equal(nb_plan_make(t.path, &one, &p, NULL), NB_OK);
+    assert_int_equal(nb_plan_make(t.path, &many, &q, NULL), NB_OK);
+    assert_int_equal(q.work - p.work, 64ull * 32 * (2 * 262144 + 1));
+    assert_true(q.blocks < p.blocks && q.kv + q.work <= 40 * GIB);
     tempdir_remove(&t);
 }
 
