@@ -130,7 +130,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_check DIR [THREADS]\n");
         return 64;
     }
-    nb_status s = nb_pool_new(argc > 2 ? (size_t)atoi(argv[2]) : 2, &pool, &err);
+    nb_status s = nb_pool_new(argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 2, &pool, &err);
     if (s == NB_OK) s = nb_ckpt_open(argv[1], NULL, NULL, &c, &err);
     if (s != NB_OK) goto out;
     r.c = c;

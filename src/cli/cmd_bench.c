@@ -47,7 +47,8 @@ static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work 
         for (size_t e = 0; slots[i].lin && e < slots[i].n_lin; e++) {
             const nb_linear *l = &slots[i].lin[e];
             double share = slots[i].n_lin > 1 ? (double)m->experts_per_row / (double)slots[i].n_lin : 1;
-            if (row->role == NB_ROLE_EMBED && l != nb_head_of(m))
+            const nb_linear *head = nb_head_of(m);
+            if (row->role == NB_ROLE_EMBED && (!head || l != head))
                 continue; /* one row is looked up; tied, it is the head as well */
             size_t read = l->n_derived ? m->x->ops->derived_bytes(l->w) : m->x->ops->weight_bytes(l->w);
             w->bytes += (1 - pow(1 - share, (double)n)) * (double)read;

@@ -38,58 +38,14 @@ typedef struct scanner {
     pthread_mutex_t lock; /* of *out, done and the sink */
     const nb_sink *sink;
     nb_count_16_fn count_16;
+    nb_count_bad_fn count_bad;
 } scanner;
-
-/* ---- floats ---- */
-
-/* The bits that are all set in a NaN or infinity (FP8: a NaN), by the size of an element. */
-static uint64_t exponent(nb_dtype d)
-{
-    switch (d) {
-    case NB_DT_F8_E4M3: return 0x7F;
-    case NB_DT_F16: return 0x7C00;
-    case NB_DT_BF16: return 0x7F80;
-    case NB_DT_F32: return 0x7F800000;
-    default: return 0x7FF0000000000000;
-    }
-}
-
-static size_t count_bad(const unsigned char *p, size_t n, nb_dtype d)
-{
-    const uint64_t e = exponent(d);
-    size_t bad = 0;
-    switch (nb_dtype_bits(d)) {
-    case 8: {
-        uint32_t some = 0; /* n is at most CHUNK */
-        for (size_t i = 0; i < n; i++) some += (p[i] & 0x7F) == 0x7F;
-        return some;
-    }
-    case 16: {
-        const uint16_t *v = (const uint16_t *)(const void *)p; /* the buffer is aligned */
-        uint32_t some = 0;
-        const uint16_t e16 = (uint16_t)e;
-        for (size_t i = 0; i < n; i++) some += (v[i] & e16) == e16;
-        return some;
-    }
-    case 32: {
-        const uint32_t *v = (const uint32_t *)(const void *)p, e32 = (uint32_t)e;
-        uint32_t some = 0;
-        for (size_t i = 0; i < n; i++) some += (v[i] & e32) == e32;
-        return some;
-    }
-    default: {
-        const uint64_t *v = (const uint64_t *)(const void *)p;
-        for (size_t i = 0; i < n; i++) bad += (v[i] & e) == e;
-        return bad;
-    }
-    }
-}
 
 static size_t first_bad(const unsigned char *p, size_t n, nb_dtype d)
 {
     const size_t size = nb_dtype_bits(d) / 8;
     size_t i = 0;
-    while (i < n && !count_bad(p + i * size, 1, d)) i++;
+    while (i < n && !nb_count_bad_generic(p + i * size, 1, d)) i++;
     return i;
 }
 
@@ -146,7 +102,7 @@ static nb_status scan_elements(const scanner *s, const unit *u, unsigned char *b
         const size_t n = u->n - at < step ? (size_t)(u->n - at) : step;
         nb_status st = nb_ckpt_read(s->c, t, (u->first + at) * size, buffer, n * size, err);
         if (st != NB_OK) return st;
-        const size_t some = count_bad(buffer, n, t->dtype);
+        const size_t some = s->count_bad(buffer, n, t->dtype);
         if (!some) continue;
         const uint64_t first =
             bad->count ? bad->first : (u->first + at + first_bad(buffer, n, t->dtype)) * size;
@@ -289,7 +245,12 @@ static void read_scalars(void *ctx, size_t thread, size_t begin, size_t end)
 nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
                       nb_scan *out, nb_error *err)
 {
-    scanner s = {.c = c, .modules = modules, .out = out, .sink = sink, .count_16 = nb_count_16_best()};
+    scanner s = {.c = c,
+                 .modules = modules,
+                 .out = out,
+                 .sink = sink,
+                 .count_16 = nb_count_16_best(),
+                 .count_bad = nb_count_bad_best()};
     nb_pool *pool = NULL;
     bool ok = true;
     *out = (nb_scan){0};

@@ -185,6 +185,76 @@ void nb_count_32(const unsigned char *codes, const unsigned char *scales, size_t
     }
 }
 
+/* ---- floats ---- */
+
+/* The bits that are all set in a NaN or infinity (FP8: in a NaN). */
+static uint64_t exponent(nb_dtype d)
+{
+    switch (d) {
+    case NB_DT_F8_E4M3: return 0x7F;
+    case NB_DT_F16: return 0x7C00;
+    case NB_DT_BF16: return 0x7F80;
+    case NB_DT_F32: return 0x7F800000;
+    default: return 0x7FF0000000000000;
+    }
+}
+
+size_t nb_count_bad_generic(const unsigned char *p, size_t n, nb_dtype d)
+{
+    const uint64_t e = exponent(d);
+    const size_t size = nb_dtype_bits(d) / 8;
+    size_t bad = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t v = 0;
+        memcpy(&v, p + i * size, size);
+        bad += (v & e) == e;
+    }
+    return bad;
+}
+
+/* True when one of 128 bytes' elements has all bits of e, which is repeated over the vector. */
+#define ANY_BAD(bits)                                                                                        \
+    __attribute__((target("avx2"))) static bool any_bad_##bits(const unsigned char *p, __m256i e)            \
+    {                                                                                                        \
+        __m256i bad = _mm256_setzero_si256();                                                                \
+        for (size_t k = 0; k < 4; k++) {                                                                     \
+            const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(p + 32 * k));               \
+            bad = _mm256_or_si256(bad, _mm256_cmpeq_epi##bits(_mm256_and_si256(x, e), e));                   \
+        }                                                                                                    \
+        return !_mm256_testz_si256(bad, bad);                                                                \
+    }
+ANY_BAD(8)
+ANY_BAD(16)
+ANY_BAD(32)
+ANY_BAD(64)
+
+/* Only pieces with something bad in them are counted. */
+__attribute__((target("avx2"))) size_t nb_count_bad_avx2(const unsigned char *p, size_t n, nb_dtype d)
+{
+    enum { PIECE = 128 };
+    const size_t bits = nb_dtype_bits(d), per = PIECE * 8 / bits;
+    uint64_t e = exponent(d);
+    for (size_t b = bits; b < 64; b *= 2) e |= e << b;
+    const __m256i mask = _mm256_set1_epi64x((long long)e);
+    size_t bad = 0, i = 0;
+    for (; i + per <= n; i += per) {
+        const unsigned char *at = p + i * bits / 8;
+        const bool any = bits == 8    ? any_bad_8(at, mask)
+                         : bits == 16 ? any_bad_16(at, mask)
+                         : bits == 32 ? any_bad_32(at, mask)
+                                      : any_bad_64(at, mask);
+        if (any) bad += nb_count_bad_generic(at, per, d);
+    }
+    return bad + nb_count_bad_generic(p + i * bits / 8, n - i, d);
+}
+
+nb_count_bad_fn nb_count_bad_best(void)
+{
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    return cpu.avx2 ? nb_count_bad_avx2 : nb_count_bad_generic;
+}
+
 /* ---- from counts to values ---- */
 
 typedef enum odd { ODD_NAN, ODD_SIGN, ODD_ZERO, ODD_SUBNORMAL, ODD_NONE } odd;

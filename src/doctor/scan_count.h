@@ -35,6 +35,12 @@ nb_count_16_fn nb_count_16_best(void);
 /* Adds n MXFP4 blocks, 16 bytes of codes (NULL: FP8's scales, whose weights do not matter here) and one of scale each. */
 void nb_count_32(const unsigned char *codes, const unsigned char *scales, size_t n, nb_counts *c);
 
+/* How many of n elements are NaN or infinite (FP8: NaN). p is aligned to the element; d is a float dtype or F8_E4M3. */
+typedef size_t (*nb_count_bad_fn)(const unsigned char *p, size_t n, nb_dtype d);
+size_t nb_count_bad_generic(const unsigned char *p, size_t n, nb_dtype d); /* the reference */
+size_t nb_count_bad_avx2(const unsigned char *p, size_t n, nb_dtype d);
+nb_count_bad_fn nb_count_bad_best(void);
+
 /* Adds the counts of n blocks to v. codes and scales are theirs, searched for the first odd one; first: its number in the linear. */
 void nb_counts_fold(nb_block_values *v, const nb_counts *c, bool nvfp4, const unsigned char *codes,
                     const unsigned char *scales, uint64_t first, size_t n);

@@ -126,9 +126,32 @@ static void the_reference_by_hand(void **unused)
     assert_int_equal(v.subnormal.first, 4);
 }
 
+/* Bits that stand in every exponent often, then random numbers alone, of which one in 256 or fewer is bad. */
+static void fast_counts_of_bad_floats(void **unused)
+{
+    static const nb_dtype types[] = {NB_DT_F8_E4M3, NB_DT_F16, NB_DT_BF16, NB_DT_F32, NB_DT_F64};
+    static uint64_t words[MOST]; /* aligned to any element */
+    unsigned char *const bytes = (unsigned char *)words;
+    const uint16_t bf16[] = {0x3F80, 0x7F80, 0xFFC0, 0x7F7F, 0xFF80}; /* 1, inf, NaN, largest, -inf */
+    nb_cpu cpu;
+    assert_int_equal(nb_count_bad_generic((const unsigned char *)bf16, 5, NB_DT_BF16), 3);
+    nb_cpu_detect(&cpu);
+    for (int round = 0; round < 40 && cpu.avx2; round++) {
+        for (size_t i = 0; i < sizeof words; i++)
+            bytes[i] = (unsigned char)(random_number(256) | (round % 2 ? 0 : random_number(2) * 0x7F));
+        for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+            const size_t size = nb_dtype_bits(types[k]) / 8, first = random_number(40),
+                         n = random_number((uint32_t)(sizeof words / size) - 40);
+            assert_int_equal(nb_count_bad_avx2(bytes + first * size, n, types[k]),
+                             nb_count_bad_generic(bytes + first * size, n, types[k]));
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fast_counts_are_those_of_the_reference),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fast_counts_of_bad_floats),
+                                       cmocka_unit_test(fast_counts_are_those_of_the_reference),
                                        cmocka_unit_test(the_reference_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
