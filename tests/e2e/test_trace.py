@@ -95,9 +95,10 @@ def bad(report, cause, tensor=None, offset=None):
     return found
 
 
-@pytest.mark.parametrize("base", [n for n in nb.MODELS if n != "deepseek_v4_llmcompressor"])
+@pytest.mark.parametrize("base", [n for n in nb.MODELS if n not in ("deepseek_v4_llmcompressor", "qwen3_moe_llmcompressor")])
 def test_healthy_folders_are_not_accused(base, tmp_path):
-    """On a prompt that the input scales were measured on, too: an expert that sees two tokens of no sense may well clip them."""
+    """On a prompt that the input scales were measured on, too: an expert that sees two tokens of no sense may well clip them. (Two
+    genuine exports were calibrated on other texts, and clip this one.)"""
     prompt = st.load(nb.MODELS[base] / "expected.safetensors")["p0.input_ids"]
     ids = tmp_path / "ids.json"
     ids.write_text(json.dumps([prompt.tolist()]))
