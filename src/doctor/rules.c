@@ -198,7 +198,7 @@ const nb_rule nb_rules[] = {
      "Only with --data or --warmup: texts run through the exact model, and each NVFP4 linear's input is "
      "quantised by its stored scale and by each row's own. An error when the output's mean cosine falls "
      "under "
-     "0.994 (0.95 over fewer than four tokens) and the stored scale costs 3 dB more than the row's own (9 dB "
+     "0.993 (0.95 over fewer than four tokens) and the stored scale costs 3 dB more than the row's own (9 dB "
      "where no block saturates or "
      "vanishes): the rule of `nibble trace`. Too small a scale clips, finite; too large a one makes small "
      "blocks exactly zero. Weight-only kernels read no input scale.\n"
