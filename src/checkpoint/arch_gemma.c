@@ -82,12 +82,19 @@ static bool untied(const nb_config *cfg, int layer)
 static bool gemma4_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
 {
     const char *key = NULL;
+    char path[96];
     if (layer < 0) return false;
+    /* transformers 5 saves what differs, by layer, in place of the global_ keys */
+    snprintf(path, sizeof path, "per_layer_config.%d.%.48s", layer, name);
+    if (nb_config_get(cfg, path)) {
+        *out = number(cfg, path);
+        return true;
+    }
     if (nb_gemma_full(cfg, layer) && strcmp(name, "head_dim") == 0) key = "global_head_dim";
     if (nb_gemma_full(cfg, layer) && strcmp(name, "num_key_value_heads") == 0 &&
         json_is_true(nb_config_get(cfg, "attention_k_eq_v")))
         key = "num_global_key_value_heads";
-    if (key && nb_config_get(cfg, key)) {
+    if (key && nb_config_get(cfg, key) && !nb_config_get(cfg, "per_layer_config")) {
         *out = number(cfg, key);
         return true;
     }
@@ -174,17 +181,54 @@ static nb_status check_sharing(const nb_config *cfg, nb_error *err)
     return NB_ERR_FORMAT;
 }
 
+/* Nothing but the sizes of heads may depend on the layer, and these on its type alone. */
+static bool is_regular(const nb_config *cfg, const json_t *per_layer, int layer)
+{
+    static const char *const keys[] = {"head_dim", "num_key_value_heads"};
+    char index[16];
+    int first = 0;
+    snprintf(index, sizeof index, "%d", layer);
+    const json_t *own = json_object_get(per_layer, index);
+    size_t known = 0;
+    while (nb_gemma_full(cfg, first) != nb_gemma_full(cfg, layer)) first++;
+    for (size_t i = 0; i < 2; i++) {
+        int64_t v, as;
+        const int like = nb_gemma_full(cfg, layer) ? first : -1; /* layers that slide: as the config says */
+        known += json_object_get(own, keys[i]) != NULL;
+        if (nb_config_int(cfg, keys[i], layer, 1, 1 << 16, &v, NULL) != NB_OK ||
+            nb_config_int(cfg, keys[i], like, 1, 1 << 16, &as, NULL) != NB_OK || v != as)
+            return false;
+    }
+    return json_object_size(own) == known;
+}
+
+/* Layers that see everything have heads of their own size; the last layer is one of them (transformers makes it one). */
+static nb_status check_full(const nb_config *cfg, nb_error *err)
+{
+    static const nb_arch_size size = {"global_head_dim", 1 << 16};
+    const json_t *per_layer = nb_config_get(cfg, "per_layer_config");
+    bool ok = nb_gemma_full(cfg, (int)cfg->n_layers - 1);
+    if (!per_layer && ok) return nb_arch_check_sizes(cfg, &size, 1, err);
+    for (int l = 0; ok && l < cfg->n_layers; l++) ok = is_regular(cfg, per_layer, l);
+    if (ok) return NB_OK;
+    nb_fail(
+        err, NB_ERR_UNSUPPORTED,
+        "the last layer slides, or per_layer_config changes more than head_dim and num_key_value_heads of "
+        "all layers with full_attention");
+    nb_error_remedy(err, "take layer_types and the sizes of heads from the original model's config.json");
+    return NB_ERR_UNSUPPORTED;
+}
+
 static nb_status gemma4_validate(const nb_config *cfg, nb_error *err)
 {
-    static const nb_arch_size sizes[] = {
-        {"intermediate_size", NB_MAX_SIZE}, {"sliding_window", NB_MAX_SIZE}, {"global_head_dim", 1 << 16}};
+    static const nb_arch_size window = {"sliding_window", NB_MAX_SIZE};
     static const nb_arch_size moe[] = {
         {"num_experts", NB_MAX_EXPERTS}, {"top_k_experts", 1 << 10}, {"moe_intermediate_size", NB_MAX_SIZE}};
     static const nb_arch_size inputs[] = {{"vocab_size_per_layer_input", NB_MAX_SIZE},
                                           {"hidden_size_per_layer_input", 1 << 16}};
     nb_status s;
-    if ((s = nb_arch_check_dense(cfg, err)) || (s = nb_arch_check_sizes(cfg, sizes, 2, err)) ||
-        (s = check_types(cfg, err)) || (s = check_sharing(cfg, err)))
+    if ((s = nb_arch_check_dense(cfg, err)) || (s = nb_arch_check_sizes(cfg, &window, 1, err)) ||
+        (s = check_types(cfg, err)) || (s = check_full(cfg, err)) || (s = check_sharing(cfg, err)))
         return s;
     if (has_experts(cfg, 0) && (s = nb_arch_check_sizes(cfg, moe, 3, err))) return s;
     return has_inputs(cfg, 0) ? nb_arch_check_sizes(cfg, inputs, 2, err) : NB_OK;

@@ -98,9 +98,14 @@ static const nb_arch_tensor tensors[] = {
     NB_ROW_HEAD(nb_arch_untied),
 };
 
-/* The width of what experts read; head_dim under its older name. */
+/* The width of what experts read; head_dim under its older name; transformers 5 saves no number of layers beside their list. */
 static bool symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
 {
+    const json_t *list = nb_config_get(cfg, "layers_block_type");
+    if (strcmp(name, "num_hidden_layers") == 0 && !nb_config_get(cfg, name) && list) {
+        *out = (int64_t)json_array_size(list);
+        return true;
+    }
     if (strcmp(name, "expert_hidden_size") == 0) {
         const char *key = nb_config_get(cfg, "moe_latent_size") ? "moe_latent_size" : "hidden_size";
         return nb_config_int(cfg, key, -1, 1, NB_MAX_SIZE, out, NULL) == NB_OK;

@@ -110,13 +110,6 @@ static nb_status refuse_gemma4(const nb_model *m, nb_error *err)
 {
     nb_status st = nb_only_word(m, "use_bidirectional_attention", "vision", err);
     if (json_is_false(nb_config_get(&m->cfg, "use_bidirectional_attention"))) st = NB_OK;
-    if (st == NB_OK && nb_config_get(&m->cfg, "per_layer_config") &&
-        !nb_config_get(&m->cfg, "global_head_dim")) {
-        st = nb_fail(err, NB_ERR_UNSUPPORTED, "per_layer_config stands in place of global_head_dim");
-        nb_error_at(err, m->cfg.file, NULL, -1);
-        nb_error_remedy(err,
-                        "take global_head_dim and num_global_key_value_heads from the original config.json");
-    }
     return st;
 }
 
