@@ -126,9 +126,19 @@ static bool blame_param(const nb_model *m, const nb_tensor *t, int layer, blame 
     return k < n;
 }
 
+/* A model may look tokens up in more than one table: the one whose row of this token is not finite, if it can be read. */
 static void blame_embedding(const nb_model *m, uint32_t token, blame *out)
 {
-    out->tensor = nb_at(m, m->global, NB_PART_EMBED)->src->weight;
+    const nb_arch *a = m->cfg.arch;
+    for (size_t i = 0; i < a->n_tensors && !out->tensor; i++) {
+        const nb_linear_src *src = a->tensors[i].role == NB_ROLE_EMBED ? m->global[i].src : NULL;
+        float *v = src ? malloc(src->k * sizeof *v) : NULL;
+        size_t k = 0;
+        if (v && nb_linear_dequantise(m->ckpt, src, token, 1, v, NULL) == NB_OK)
+            while (k < src->k && isfinite(v[k])) k++;
+        if (v && k < src->k) out->tensor = src->weight;
+        free(v);
+    }
     snprintf(out->why, sizeof out->why, "the embedding of token %u holds a value that is not finite", token);
 }
 

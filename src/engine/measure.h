@@ -21,7 +21,7 @@ typedef struct nb_range {
     uint64_t
         rows; /* rows of k values that its input quantiser would have seen: a block-diagonal linear has `blocks` a token */
     struct nb_quantile *bins; /* NULL: not wanted */
-    bool filled;    /* saw no row; amax is the largest of its siblings */
+    bool filled;              /* saw no row; amax is the largest of its siblings */
     float filled_p9999;
 } nb_range;
 
