@@ -170,8 +170,12 @@ static nb_status gemma3_validate(const nb_config *cfg, nb_error *err)
 /* Each layer that shares keys and values has one to share them with. */
 static nb_status check_sharing(const nb_config *cfg, nb_error *err)
 {
-    int64_t shared = number(cfg, "num_kv_shared_layers");
-    bool ok = shared >= 0 && shared < cfg->n_layers;
+    static const char key[] =
+        "num_kv_shared_layers"; /* absent or null: none; what is no integer must not count as that */
+    int64_t shared = 0;
+    nb_status s = nb_config_get(cfg, key) ? nb_config_int(cfg, key, -1, 0, NB_MAX_SIZE, &shared, err) : NB_OK;
+    if (s != NB_OK) return s;
+    bool ok = shared < cfg->n_layers;
     for (int l = 0; ok && l < cfg->n_layers; l++) ok = nb_gemma_kv_of(cfg, l) >= 0;
     if (ok) return NB_OK;
     nb_fail(err, NB_ERR_FORMAT,
