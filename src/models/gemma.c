@@ -267,21 +267,10 @@ static void close(nb_model *m)
     nb_decoder_close(m);
 }
 
-const nb_forward nb_forward_gemma3 = {.names = &nb_arch_gemma3,
-                                      .open = open_gemma3,
-                                      .prepare = prepare,
-                                      .begin = begin,
-                                      .layer = layer,
-                                      .end = nb_decoder_end,
-                                      .head = head,
-                                      .hidden = nb_decoder_hidden,
-                                      .close = close};
-const nb_forward nb_forward_gemma4 = {.names = &nb_arch_gemma4,
-                                      .open = open_gemma4,
-                                      .prepare = prepare,
-                                      .begin = begin,
-                                      .layer = layer,
-                                      .end = nb_decoder_end,
-                                      .head = head,
-                                      .hidden = nb_decoder_hidden,
-                                      .close = close};
+#define GEMMA(ARCH, OPEN)                                                                                    \
+    {                                                                                                        \
+        .names = (ARCH), .open = (OPEN), .prepare = prepare, .begin = begin, .layer = layer,                 \
+        .end = nb_decoder_end, .head = head, .hidden = nb_decoder_hidden, .close = close                     \
+    }
+const nb_forward nb_forward_gemma3 = GEMMA(&nb_arch_gemma3, open_gemma3);
+const nb_forward nb_forward_gemma4 = GEMMA(&nb_arch_gemma4, open_gemma4);
