@@ -1,5 +1,7 @@
 /* nibble run: one answer, a conversation of given turns, or a chat on the terminal. Uses the public API alone. */
+#include <errno.h>
 #include <jansson.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,22 +201,38 @@ static bool good_line(const char *line, size_t n)
     return false;
 }
 
+/* At the prompt a Ctrl-C is let through only while waiting: one that comes just before it is not lost. False: it came. */
+static bool wait_for_line(const sigset_t *open)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (ppoll(&in, 1, NULL, open) < 0 && errno == EINTR)
+        if (interrupted) return false;
+    return true;
+}
+
 static int chat(run *r)
 {
     bool tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    sigset_t stop, open;
     char *line = NULL;
     size_t cap = 0;
     int rc = NB_EXIT_OK, worst = NB_EXIT_OK;
     if (tty) {
-        /* Without SA_RESTART, so that it also ends the wait for a line. */
         const struct sigaction on = {.sa_handler = on_interrupt};
         sigaction(SIGINT, &on, NULL);
+        sigemptyset(&stop);
+        sigaddset(&stop, SIGINT);
+        setvbuf(stdin, NULL, _IONBF, 0); /* poll sees the terminal's lines, not those that a buffer holds */
         fputs("Type a message; Ctrl-C ends an answer; an empty line, Ctrl-D or Ctrl-C ends the chat.\n",
               stderr);
     }
     for (;;) {
+        if (tty) pthread_sigmask(SIG_BLOCK, &stop, &open);
         interrupted = 0;
         if (tty) fputs("> ", stderr);
+        bool go = !tty || wait_for_line(&open);
+        if (tty) pthread_sigmask(SIG_SETMASK, &open, NULL);
+        if (!go) break;
         ssize_t n = getline(&line, &cap, stdin);
         if (n <= 0) break;
         if (line[n - 1] == '\n') line[--n] = '\0';

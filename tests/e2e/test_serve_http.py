@@ -207,11 +207,12 @@ def test_bodies_of_who_has_gone_are_counted_until_they_are_freed(server):
 def test_calls_that_wait_for_a_worker_are_bounded():
     """Parsing costs before a request is known: 1,024 of them may wait or be with a worker, their clients there or gone; one more is told to come back."""
     with Server("--workers", 1) as s:
-        one = s.socket()
-        one.sendall(raw_post("/tokenize", {"prompt": "One two three. " * 400000}))  # seconds of the only worker
+        long = [s.socket() for _ in range(8)]
+        for c in long:
+            c.sendall(raw_post("/tokenize", {"prompt": "One two three. " * 400000}))  # a second and more of the only worker, each
         small = {"prompt": "x"}
-        time.sleep(PATIENCE)  # until it is read and with the worker
-        for _ in range(1023):
+        time.sleep(PATIENCE)  # until they are read
+        for _ in range(1024):  # and with those of the eight that are not over, more than may wait
             with s.socket() as c:
                 c.sendall(raw_post("/tokenize", small))
                 c.shutdown(socket.SHUT_WR)
@@ -220,7 +221,8 @@ def test_calls_that_wait_for_a_worker_are_bounded():
             got = read_all(c)
         assert answer_status(got) == 503 and b"wait for a worker" in got and b"retry-after" in got
         assert s.get("/health")[0] == 200
-        reset(one)
+        for c in long:
+            reset(c)
         end = time.monotonic() + 60 * PATIENCE
         while s.post("/tokenize", small)[0] == 503 and time.monotonic() < end:
             time.sleep(0.05)
