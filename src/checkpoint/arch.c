@@ -10,23 +10,12 @@
 #include <string.h>
 
 const nb_arch *const nb_archs[] = {
-    &nb_arch_deepseek_v3,
-    &nb_arch_deepseek_v4,
-    &nb_arch_gemma3,
-    &nb_arch_gemma4,
-    &nb_arch_glm4_moe,
-    &nb_arch_gpt_oss,
-    &nb_arch_llama,
-    &nb_arch_minimax_m2,
-    &nb_arch_mistral,
-    &nb_arch_mixtral,
-    &nb_arch_nemotron_h,
-    &nb_arch_phi3,
-    &nb_arch_qwen2,
-    &nb_arch_qwen3,
-    &nb_arch_qwen3_moe,
-    &nb_arch_qwen3_next,
-    NULL,
+    &nb_arch_deepseek_v3, &nb_arch_deepseek_v4, &nb_arch_gemma3,
+    &nb_arch_gemma4,      &nb_arch_glm4_moe,    &nb_arch_gpt_oss,
+    &nb_arch_llama,       &nb_arch_minimax_m2,  &nb_arch_mistral,
+    &nb_arch_mixtral,     &nb_arch_nemotron_h,  &nb_arch_phi3,
+    &nb_arch_qwen2,       &nb_arch_qwen2_moe,   &nb_arch_qwen3,
+    &nb_arch_qwen3_moe,   &nb_arch_qwen3_next,  NULL,
 };
 
 #define MAX_GROUPS 6

@@ -161,6 +161,7 @@ extern const nb_arch nb_arch_mixtral;
 extern const nb_arch nb_arch_nemotron_h;
 extern const nb_arch nb_arch_phi3;
 extern const nb_arch nb_arch_qwen2;
+extern const nb_arch nb_arch_qwen2_moe;
 extern const nb_arch nb_arch_qwen3;
 extern const nb_arch nb_arch_qwen3_moe;
 extern const nb_arch nb_arch_qwen3_next;

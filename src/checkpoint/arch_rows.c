@@ -54,6 +54,15 @@ bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int6
     return true;
 }
 
+bool nb_arch_experts_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
+{
+    if (strcmp(name, "num_experts") != 0 || nb_config_get(cfg, name))
+        return nb_arch_head_symbol(cfg, name, layer, out);
+    const json_t *v = nb_config_get(cfg, "num_local_experts");
+    *out = json_integer_value(v);
+    return json_is_integer(v);
+}
+
 nb_status nb_arch_check_sizes(const nb_config *cfg, const nb_arch_size *keys, size_t n, nb_error *err)
 {
     for (size_t i = 0; i < n; i++) {

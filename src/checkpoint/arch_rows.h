@@ -112,6 +112,8 @@ bool nb_arch_sparse(const nb_config *cfg, int layer);
 /* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads) and num_key_value_heads (then
  * num_attention_heads), as transformers derives them. */
 bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out);
+/* The same, and num_experts, which transformers 5 saves as num_local_experts. */
+bool nb_arch_experts_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out);
 
 /* Keys that must be integers in [1, max]. */
 typedef struct nb_arch_size {

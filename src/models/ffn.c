@@ -17,6 +17,14 @@ nb_status nb_ffn_experts(const nb_model *m, nb_ffn *f, const char *width, nb_err
     return nb_has_part(m, NB_PART_ROUTER) ? nb_read_sizes(m, sizes, 3, err) : NB_OK;
 }
 
+nb_status nb_ffn_softmax(const nb_model *m, nb_ffn *f, nb_error *err)
+{
+    const nb_size_setting shared = {"shared_expert_intermediate_size", &f->shared_I};
+    f->score = NB_SCORE_SOFTMAX;
+    nb_status s = nb_ffn_experts(m, f, "moe_intermediate_size", err);
+    return s || !nb_has_part(m, NB_PART_SHARED_UP) ? s : nb_read_sizes(m, &shared, 1, err);
+}
+
 nb_status nb_ffn_noaux(const nb_model *m, nb_ffn *f, nb_error *err)
 {
     size_t shared = 0;

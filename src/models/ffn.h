@@ -39,6 +39,9 @@ nb_status nb_ffn_mlp(const nb_model *m, nb_ffn *f, nb_error *err);
 /* Reads the number of experts (nb_arch.n_experts_key), num_experts_per_tok and the width of one, a config key, if the table gives
  * any layer a router; makes scaling 1. */
 nb_status nb_ffn_experts(const nb_model *m, nb_ffn *f, const char *width, nb_error *err);
+/* The experts of the Qwens: softmax over all; where the table has it, a shared one of shared_expert_intermediate_size. The family
+ * sets keep. */
+nb_status nb_ffn_softmax(const nb_model *m, nb_ffn *f, nb_error *err);
 /* The experts of DeepSeek-V3 and its like: sigmoid scores, a bias for the choice, groups (n_group, topk_group, the sum of the two
  * best), norm_topk_prob, routed_scaling_factor, and shared experts (n_shared_experts of the same width, one MLP). */
 nb_status nb_ffn_noaux(const nb_model *m, nb_ffn *f, nb_error *err);

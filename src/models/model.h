@@ -119,6 +119,7 @@ extern const nb_forward nb_forward_mixtral;
 extern const nb_forward nb_forward_nemotron_h;
 extern const nb_forward nb_forward_phi3;
 extern const nb_forward nb_forward_qwen2;
+extern const nb_forward nb_forward_qwen2_moe;
 extern const nb_forward nb_forward_qwen3;
 extern const nb_forward nb_forward_qwen3_moe;
 extern const nb_forward nb_forward_qwen3_next;

@@ -13,9 +13,7 @@ static nb_status open(nb_model *m, nb_error *err)
         (st = nb_decoder_windows(m, err)) || (st = nb_decoder_rope(m, NB_ROTATES_ALL, err)))
         return st;
     s = m->state;
-    s->ffn.score = NB_SCORE_SOFTMAX;
-    if ((st = nb_ffn_experts(m, &s->ffn, "moe_intermediate_size", err)) ||
-        (st = nb_read_bool(m, "norm_topk_prob", &norm, err)))
+    if ((st = nb_ffn_softmax(m, &s->ffn, err)) || (st = nb_read_bool(m, "norm_topk_prob", &norm, err)))
         return st;
     s->ffn.keep = !norm;
     return nb_decoder_declare(m, err);

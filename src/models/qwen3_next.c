@@ -20,12 +20,8 @@ static nb_status read_mixer(nb_model *m, nb_error *err)
 static nb_status read_experts(nb_model *m, nb_error *err)
 {
     nb_ffn *f = &((nb_hybrid *)m->state)->d.ffn;
-    const nb_size_setting shared = {"shared_expert_intermediate_size", &f->shared_I};
-    if (!nb_has_part(m, NB_PART_ROUTER)) return NB_OK;
-    f->score = NB_SCORE_SOFTMAX;
     f->keep = json_is_false(nb_config_get(&m->cfg, "norm_topk_prob")); /* Qwen3.5 always divides by the sum */
-    nb_status s = nb_ffn_experts(m, f, "moe_intermediate_size", err);
-    return s ? s : nb_read_sizes(m, &shared, 1, err);
+    return nb_ffn_softmax(m, f, err);
 }
 
 static nb_status open(nb_model *m, nb_error *err)

@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "phi3",
     "nemotron_h",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
     "qwen3_5_moe_text",
     "qwen3_5_text",
