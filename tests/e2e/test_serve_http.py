@@ -321,7 +321,7 @@ def test_a_reader_that_trickles_is_cut_and_one_that_keeps_up_is_not():
         with s.socket() as c, slow:
             c.sendall(raw_post("/v1/completions", long_request(400)))
             while time.monotonic() - start < 6 * PATIENCE:
-                time.sleep(0.05)
+                time.sleep(0.05 * PATIENCE)
                 got += slow.recv(16384)
                 fast += c.recv(1 << 20) if select.select([c], [], [], 0)[0] else b""
             while not fast.endswith(b"0\r\n\r\n"):
