@@ -3,11 +3,6 @@
 
 static const char *const model_types[] = {"qwen2_moe", NULL};
 
-static bool dense(const nb_config *cfg, int layer)
-{
-    return !nb_arch_sparse(cfg, layer);
-}
-
 /* Without the key, as published, q, k and v have biases. */
 static bool biased(const nb_config *cfg, int layer)
 {
@@ -19,7 +14,7 @@ static const nb_arch_tensor tensors[] = {
     NB_ROWS_NORMS,
     NB_ROWS_QKVO,
     NB_ROWS_QKV_BIAS(biased),
-    NB_ROWS_MLP(dense),
+    NB_ROWS_MLP(nb_arch_not_sparse),
     NB_ROW_ROUTER("mlp.", "num_experts", nb_arch_sparse),
     NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", nb_arch_sparse),
     NB_ROWS_SHARED("mlp.shared_expert", "shared_expert_intermediate_size", nb_arch_sparse),

@@ -3,17 +3,12 @@
 
 static const char *const model_types[] = {"qwen3_moe", NULL};
 
-static bool dense(const nb_config *cfg, int layer)
-{
-    return !nb_arch_sparse(cfg, layer);
-}
-
 static const nb_arch_tensor tensors[] = {
     NB_ROW_EMBED,
     NB_ROWS_NORMS,
     NB_ROWS_QKVO,
     NB_ROWS_QK_NORM("head_dim", "head_dim", NULL),
-    NB_ROWS_MLP(dense),
+    NB_ROWS_MLP(nb_arch_not_sparse),
     NB_ROW_ROUTER("mlp.", "num_experts", nb_arch_sparse),
     NB_ROWS_EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size", nb_arch_sparse),
     NB_ROWS_HEAD};

@@ -37,6 +37,11 @@ bool nb_arch_sparse(const nb_config *cfg, int layer)
     return json_integer_value(step) <= 1 || (layer + 1) % json_integer_value(step) == 0;
 }
 
+bool nb_arch_not_sparse(const nb_config *cfg, int layer)
+{
+    return !nb_arch_sparse(cfg, layer);
+}
+
 bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out)
 {
     int64_t heads, hidden;

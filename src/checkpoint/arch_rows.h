@@ -106,8 +106,9 @@ bool nb_arch_attention_bias(const nb_config *cfg, int layer);
 bool nb_arch_after_dense(const nb_config *cfg, int layer);
 bool nb_arch_dense_first(const nb_config *cfg, int layer);
 
-/* Of layers with experts: not among mlp_only_layers, and a decoder_sparse_step-th, counted from 1. */
+/* Of layers with experts: not among mlp_only_layers, and a decoder_sparse_step-th, counted from 1; and of the others. */
 bool nb_arch_sparse(const nb_config *cfg, int layer);
+bool nb_arch_not_sparse(const nb_config *cfg, int layer);
 
 /* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads) and num_key_value_heads (then
  * num_attention_heads), as transformers derives them. */
