@@ -1,4 +1,5 @@
 /* nibble VERB …: finds the verb and hands over. */
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -106,6 +107,8 @@ static int dispatch(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
+    /* An arena for each thread would reserve 64 MiB of addresses, which a ulimit -v counts; no hot loop allocates. */
+    mallopt(M_ARENA_MAX, 1);
     int rc = dispatch(argc, argv);
     /* A result that did not get out is no success, whichever verb printed it. */
     bool written = fflush(stdout) == 0 && !ferror(stdout);
