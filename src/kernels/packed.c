@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "base/mem.h"
 #include "numerics/formats.h"
@@ -102,22 +105,120 @@ size_t nb_packed_bytes(const nb_packed *w)
     return w->panels * (w->code_bytes + w->scale_bytes);
 }
 
+#if defined(__SSE2__) /* of every x86-64 */
+
+/* Streamed past the caches: a packed weight is many times their size and read much later. dst is aligned to 16. */
+static void put_lines(const __m128i *lines, size_t n, uint8_t *dst)
+{
+    for (size_t i = 0; i < n; i++) _mm_stream_si128((__m128i *)dst + i, lines[i]);
+}
+
+/* out[i] of the four words w of each of four rows. */
+static void transpose_words(const __m128i in[4], __m128i out[4])
+{
+    const __m128i a = _mm_unpacklo_epi32(in[0], in[1]), b = _mm_unpacklo_epi32(in[2], in[3]),
+                  c = _mm_unpackhi_epi32(in[0], in[1]), d = _mm_unpackhi_epi32(in[2], in[3]);
+    out[0] = _mm_unpacklo_epi64(a, b);
+    out[1] = _mm_unpackhi_epi64(a, b);
+    out[2] = _mm_unpacklo_epi64(c, d);
+    out[3] = _mm_unpackhi_epi64(c, d);
+}
+
+/* The words of 16 rows, as far as they fill whole cache lines of the rows; returns their number. A line of a row is used up before the
+ * next row's is touched: rows often lie a multiple of 4096 bytes apart, where sixteen lines have no place in the first-level cache. */
+static size_t interleave_lines(const uint8_t *src, size_t bytes, uint8_t *panel)
+{
+    __m128i to[64], in[4], out[4]; /* 16 words of 16 rows */
+    const size_t lines = bytes / 64;
+    for (size_t j = 0; j < lines; j++) {
+        for (size_t r = 0; r < NB_PANEL; r += 4)
+            for (size_t q = 0; q < 4; q++) {
+                for (size_t i = 0; i < 4; i++)
+                    in[i] = _mm_loadu_si128((const __m128i *)(src + (r + i) * bytes + j * 64) + q);
+                transpose_words(in, out);
+                for (size_t i = 0; i < 4; i++) to[(4 * q + i) * 4 + r / 4] = out[i];
+            }
+        put_lines(to, 64, panel + j * 64 * NB_PANEL);
+    }
+    return lines * 16;
+}
+
+/* The same of bytes, 16 of each row at a time. */
+static size_t interleave_byte_lines(const uint8_t *src, size_t bytes, uint8_t *panel)
+{
+    __m128i a[16], b[16];
+    const size_t lines = bytes / 16;
+    for (size_t j = 0; j < lines; j++) {
+        for (size_t r = 0; r < NB_PANEL; r++) a[r] = _mm_loadu_si128((const __m128i *)(src + r * bytes) + j);
+        /* Each pass interleaves the first eight rows with the last eight; after four of them rows are columns. */
+        for (int pass = 0; pass < 4; pass++) {
+            for (size_t r = 0; r < 8; r++) {
+                b[2 * r] = _mm_unpacklo_epi8(a[r], a[r + 8]);
+                b[2 * r + 1] = _mm_unpackhi_epi8(a[r], a[r + 8]);
+            }
+            memcpy(a, b, sizeof a);
+        }
+        put_lines(a, 16, panel + j * 16 * NB_PANEL);
+    }
+    return lines * 16;
+}
+
+/* Streamed stores are not ordered with others: before another thread may be told of them. */
+static void fence(void)
+{
+    _mm_sfence();
+}
+
+#else
+
+static size_t interleave_lines(const uint8_t *src, size_t bytes, uint8_t *panel)
+{
+    return 0;
+}
+
+static size_t interleave_byte_lines(const uint8_t *src, size_t bytes, uint8_t *panel)
+{
+    return 0;
+}
+
+static void fence(void)
+{
+}
+
+#endif
+
 /* rows (at most 16) of `bytes` bytes each, word by word into one panel. */
 static void interleave(const uint8_t *src, size_t rows, size_t bytes, uint8_t *panel)
 {
     size_t words = bytes / 4, tail = bytes % 4;
-    for (size_t j = 0; j < words; j++)
+    for (size_t j = rows == NB_PANEL ? interleave_lines(src, bytes, panel) : 0; j < words; j++)
         for (size_t r = 0; r < rows; r++) memcpy(panel + (j * NB_PANEL + r) * 4, src + r * bytes + j * 4, 4);
     if (tail)
         for (size_t r = 0; r < rows; r++)
             memcpy(panel + (words * NB_PANEL + r) * 4, src + r * bytes + words * 4, tail);
 }
 
+/* The same byte by byte. */
+static void interleave_bytes(const uint8_t *src, size_t rows, size_t bytes, uint8_t *panel)
+{
+    for (size_t j = rows == NB_PANEL ? interleave_byte_lines(src, bytes, panel) : 0; j < bytes; j++)
+        for (size_t r = 0; r < rows; r++) panel[j * NB_PANEL + r] = src[r * bytes + j];
+}
+
+/* A byte of 0x7F or more, eight at a time: its low bits carry into the top one, or that is set. */
 static bool has_odd_byte(const uint8_t *scales, size_t count)
 {
-    bool odd = false;
-    for (size_t i = 0; i < count; i++) odd |= scales[i] >= 0x7F;
-    return odd;
+    const uint64_t low = 0x7F7F7F7F7F7F7F7F, one = 0x0101010101010101;
+    uint64_t odd = 0, v = 0;
+    size_t i = 0;
+    for (; i + sizeof v <= count; i += sizeof v) {
+        memcpy(&v, scales + i, sizeof v);
+        odd |= ((v & low) + one) | v;
+    }
+    v = 0;
+    memcpy(&v, scales + i, count - i);
+    odd |= ((v & low) + one) | v;
+    return (odd & ~low) != 0;
 }
 
 bool nb_pack_rows(nb_packed *w, size_t row, size_t rows, const uint8_t *codes, const void *scales)
@@ -128,11 +229,12 @@ bool nb_pack_rows(nb_packed *w, size_t row, size_t rows, const uint8_t *codes, c
     for (size_t r = 0; r < rows; r += NB_PANEL) {
         size_t p = (row + r) / NB_PANEL, here = rows - r < NB_PANEL ? rows - r : NB_PANEL;
         interleave(codes + r * bytes, here, bytes, w->codes + p * w->code_bytes);
-        for (size_t i = 0; i < here; i++)
-            for (size_t b = 0; b < blocks; b++)
-                memcpy(w->scales + p * w->scale_bytes + (b * NB_PANEL + i) * size,
-                       s + ((r + i) * blocks + b) * size, size);
+        if (size == 1)
+            interleave_bytes(s + r * blocks, here, blocks, w->scales + p * w->scale_bytes);
+        else if (size)
+            interleave(s + r * blocks * size, here, blocks * size, w->scales + p * w->scale_bytes);
     }
+    fence();
     return w->format == NB_FMT_NVFP4 && has_odd_byte(s, rows * blocks);
 }
 

@@ -77,12 +77,14 @@ static void nvfp4_layout(void **state)
     assert_null(w.codes);
 }
 
-/* Packed in two calls, as two threads would. */
+/* Packed in two calls, as two threads would. From 256 columns on scales, and from 128 codes, fill whole vectors and leave a rest. */
 static void nvfp4_round_trip(void **state)
 {
+    static const size_t widths[] = {16, 32, 48, 80, 128, 272, 656};
     seed = 1;
     for (size_t n = 1; n <= 40; n += 13)
-        for (size_t k = 16; k <= 80; k += 16) {
+        for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+            const size_t k = widths[i];
             uint8_t *codes = random_bytes(n * k / 2), *scales = random_bytes(n * k / 16);
             float *want = malloc(n * k * sizeof *want);
             assert_non_null(want);
@@ -102,7 +104,7 @@ static void nvfp4_round_trip(void **state)
 static void mxfp4_round_trip(void **state)
 {
     seed = 2;
-    size_t n = 19, k = 96;
+    size_t n = 19, k = 608;
     uint8_t *codes = random_bytes(n * k / 2), *scales = random_bytes(n * k / 32);
     float *want = malloc(n * k * sizeof *want);
     assert_non_null(want);
@@ -174,12 +176,21 @@ static void floats_round_trip(void **state)
 static void odd_scale_bytes_are_reported(void **state)
 {
     nb_packed w;
-    uint8_t codes[16 * 8] = {0}, scales[16];
+    uint8_t codes[16 * 8] = {0}, scales[16]; /* more than 3 rows of 24 bytes, too */
     assert_int_equal(nb_packed_alloc(NB_FMT_NVFP4, 16, 16, 0, &w, NULL), NB_OK);
     for (unsigned b = 0; b < 256; b++) {
         memset(scales, 0x38, sizeof scales);
         scales[b % 16] = (uint8_t)b;
         assert_int_equal(nb_pack_rows(&w, 0, 16, codes, scales), b >= 0x7F);
+    }
+    nb_packed_free(&w);
+    /* Nine bytes: one more than are looked at together. */
+    assert_int_equal(nb_packed_alloc(NB_FMT_NVFP4, 3, 48, 0, &w, NULL), NB_OK);
+    for (size_t at = 0; at < 9; at++) {
+        memset(scales, 0x7E, sizeof scales);
+        assert_false(nb_pack_rows(&w, 0, 3, codes, scales));
+        scales[at] = at % 2 ? 0x7F : 0x80;
+        assert_true(nb_pack_rows(&w, 0, 3, codes, scales));
     }
     nb_packed_free(&w);
 }
