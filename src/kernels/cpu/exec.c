@@ -28,6 +28,14 @@ void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx)
         nb_pool_run(x->pool, rows, 1, fn, ctx);
 }
 
+nb_head_parts nb_cpu_part_heads(size_t heads, size_t most, size_t units, size_t threads)
+{
+    size_t n = nb_ceil_div(heads, most);
+    while (n < heads && units * n < 2 * threads) n *= 2;
+    size_t each = nb_ceil_div(heads, n);
+    return (nb_head_parts){heads, each, nb_ceil_div(heads, each)};
+}
+
 void nb_cpu_tell_of(nb_exec *x, const char *op, const nb_tensor *out, size_t rows, const nb_tensor *p0,
                     const nb_tensor *p1, const nb_tensor *p2)
 {

@@ -48,6 +48,24 @@ void nb_cpu_round(const nb_exec *x, float *y, size_t n);
 /* Runs fn over rows [0, rows): inline when the work is small, on the pool otherwise. cost: values touched per row. */
 void nb_cpu_rows(nb_exec *x, size_t rows, size_t cost, nb_pool_fn fn, void *ctx);
 
+/* How the heads of a group, which read the same rows, are dealt out to units of work. */
+typedef struct nb_head_parts {
+    size_t heads; /* of a group */
+    size_t each;  /* heads of a part; the last may have fewer */
+    size_t n;     /* parts of a group; none is without a head */
+} nb_head_parts;
+
+/* Parts of at most `most` heads, of fewer where `units` groups in so large parts were less than two parts a thread. */
+nb_head_parts nb_cpu_part_heads(size_t heads, size_t most, size_t units, size_t threads);
+
+/* Heads [*h0, *h1), counted over all groups, of one group's part. */
+static inline void nb_heads_of_part(const nb_head_parts *p, size_t group, size_t part, size_t *h0, size_t *h1)
+{
+    size_t begin = part * p->each, end = begin + p->each < p->heads ? begin + p->each : p->heads;
+    *h0 = group * p->heads + begin;
+    *h1 = group * p->heads + end;
+}
+
 /* Tells the watcher, if there is one, about an operator other than a linear. */
 void nb_cpu_tell(nb_exec *x, const char *op, const nb_tensor *out, size_t rows);
 /* The same for one that read parameters of the model; the later ones may be NULL. */

@@ -20,7 +20,7 @@ typedef struct attend_job {
     nb_exec *x;
     const nb_attend_call *c;
     size_t per_kv;            /* query heads of a KV head */
-    size_t parts, heads_per;  /* many rows: a KV head's heads are so many parts of so many */
+    nb_head_parts parts;      /* many rows: of a KV head's query heads */
     size_t block, blocks;     /* many rows: tokens of a unit, units of a part */
     size_t longest, chunks;   /* few rows: rows of the longest list, and chunks of them */
     size_t columns, n_slices; /* few rows: columns of a unit of output, units of a head */
@@ -141,9 +141,8 @@ static void attend_blocks(void *ctx, size_t thread, size_t begin, size_t end)
         /* later tokens see more: a thread gets blocks from both ends in turn */
         size_t b = item % j->blocks;
         b = b % 2 ? j->blocks - 1 - b / 2 : b / 2;
-        size_t kv = item / j->blocks / j->parts, part = item / j->blocks % j->parts;
-        size_t h0 = kv * j->per_kv + part * j->heads_per, h1 = h0 + j->heads_per;
-        if (h1 > (kv + 1) * j->per_kv) h1 = (kv + 1) * j->per_kv;
+        size_t kv = item / j->blocks / j->parts.n, h0, h1;
+        nb_heads_of_part(&j->parts, kv, item / j->blocks % j->parts.n, &h0, &h1);
         size_t t1 = (b + 1) * j->block < rows->n ? (b + 1) * j->block : rows->n;
         for (size_t t = b * j->block, next; t < t1; t = next) {
             for (next = t + 1; next < t1 && rows->seq[next] == rows->seq[t];) next++;
@@ -249,13 +248,11 @@ static bool spread(attend_job *j)
 static void plan_blocks(attend_job *j)
 {
     const nb_attend_call *c = j->c;
-    size_t rows = j->x->rows.n, wanted = 4 * nb_pool_threads(j->x->pool);
-    j->parts = nb_ceil_div(j->per_kv, MAX_QUERIES);
-    while (j->parts < j->per_kv && rows * c->kv_heads * j->parts < wanted / 2) j->parts *= 2;
-    j->heads_per = nb_ceil_div(j->per_kv, j->parts);
-    j->parts = nb_ceil_div(j->per_kv, j->heads_per); /* so that none is without a head */
-    j->block = c->select || c->compressed ? 1 : MAX_QUERIES / j->heads_per;
-    while (j->block > 1 && nb_ceil_div(rows, j->block) * c->kv_heads * j->parts < wanted) j->block /= 2;
+    size_t rows = j->x->rows.n, threads = nb_pool_threads(j->x->pool);
+    j->parts = nb_cpu_part_heads(j->per_kv, MAX_QUERIES, rows * c->kv_heads, threads);
+    j->block = c->select || c->compressed ? 1 : MAX_QUERIES / j->parts.each;
+    while (j->block > 1 && nb_ceil_div(rows, j->block) * c->kv_heads * j->parts.n < 4 * threads)
+        j->block /= 2;
     j->blocks = nb_ceil_div(rows, j->block);
 }
 
@@ -271,7 +268,7 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
         nb_pool_run(x->pool, units * j.n_slices, 1, spread_weigh, &j);
     } else {
         plan_blocks(&j);
-        nb_cpu_rows(x, j.blocks * c->kv_heads * j.parts, j.block * j.heads_per * c->dk * 64, attend_blocks,
+        nb_cpu_rows(x, j.blocks * c->kv_heads * j.parts.n, j.block * j.parts.each * c->dk * 64, attend_blocks,
                     &j);
     }
     nb_cpu_tell_of(x, "attend", c->out, x->rows.n, c->sink, NULL, NULL);

@@ -45,8 +45,9 @@ typedef struct scan_job {
     nb_exec *x;
     const nb_scan_call *c;
     const nb_kv_stream *tokens, *states;
-    size_t u_at, decay_at;            /* columns of a token's row */
-    size_t per_key, split, heads_per; /* heads per key head, parts per key head, heads per part */
+    size_t u_at, decay_at; /* columns of a token's row */
+    size_t per_key;        /* heads per key head */
+    nb_head_parts parts;   /* of these; heads do not touch each other */
     atomic_bool bad;
 } scan_job;
 
@@ -228,14 +229,13 @@ static size_t run_end(const nb_rows *rows, size_t t)
 static void scan_items(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const scan_job *j = ctx;
-    size_t parts = j->c->key_heads * j->split, first = 0, next;
-    for (size_t t = 0; t < j->x->rows.n && first < end; t = next, first += parts) {
+    size_t items = j->c->key_heads * j->parts.n, first = 0, next;
+    for (size_t t = 0; t < j->x->rows.n && first < end; t = next, first += items) {
         next = run_end(&j->x->rows, t);
-        for (size_t item = begin > first ? begin : first; item < first + parts && item < end; item++) {
-            size_t key = (item - first) / j->split, part = (item - first) % j->split;
-            size_t h0 = key * j->per_key + part * j->heads_per, h1 = h0 + j->heads_per;
-            if (h1 > (key + 1) * j->per_key) h1 = (key + 1) * j->per_key;
-            if (h0 < h1) scan_run(j, t, next, h0, h1);
+        for (size_t item = begin > first ? begin : first; item < first + items && item < end; item++) {
+            size_t h0, h1;
+            nb_heads_of_part(&j->parts, (item - first) / j->parts.n, (item - first) % j->parts.n, &h0, &h1);
+            scan_run(j, t, next, h0, h1);
         }
     }
 }
@@ -265,16 +265,12 @@ void nb_cpu_scan(nb_exec *x, const nb_scan_call *c)
                   .states = &x->kv->streams[c->state_stream],
                   .u_at = keys,
                   .decay_at = keys + c->heads * c->dv,
-                  .per_key = c->heads / c->key_heads,
-                  .split = 1};
+                  .per_key = c->heads / c->key_heads};
     for (size_t t = 0; t < x->rows.n; t = run_end(&x->rows, t)) runs++;
-    /* with few runs, one key head's heads are split so that every thread has work; heads do not touch each other */
-    size_t threads = nb_pool_threads(x->pool);
-    while (j.split < j.per_key && runs * c->key_heads * j.split < 2 * threads) j.split *= 2;
-    j.heads_per = (j.per_key + j.split - 1) / j.split;
+    j.parts = nb_cpu_part_heads(j.per_key, j.per_key, runs * c->key_heads, nb_pool_threads(x->pool));
     nb_cpu_rows(x, x->rows.n, j.tokens->decl.cols * 4, enter_rows, &j);
-    nb_cpu_rows(x, runs * c->key_heads * j.split, j.heads_per * c->dk * c->dv * x->rows.n / (runs ? runs : 1),
-                scan_items, &j);
+    nb_cpu_rows(x, runs * c->key_heads * j.parts.n,
+                j.parts.each * c->dk * c->dv * x->rows.n / (runs ? runs : 1), scan_items, &j);
     if (x->bad) nb_cpu_rows(x, x->rows.n, j.tokens->decl.cols, find_bad, &j);
     if (j.bad) nb_cpu_bad(x, "scan", nb_cpu_finite(c->a_log->f, c->heads) ? c->dt_bias : c->a_log);
     nb_cpu_tell_of(x, "scan", c->out, x->rows.n, c->a_log, c->dt_bias, c->skip);
