@@ -206,7 +206,7 @@ typedef struct nb_route_call {
     const nb_tensor *hash;   /* I32 [vocabulary, slots]: chosen by token id; NULL: by score */
     nb_score score;
     /* With groups > 1 the experts stand in groups of equal size, and only those of the top_groups best groups may be chosen. A
-     * group is as good as the sum of its two best choices, or with group_max as its best. */
+     * group is as good as the sum of its two best choices, which it must have, or with group_max as its best. */
     size_t groups, top_groups;
     bool group_max;
     bool keep; /* the scores are the weights as they are: not divided by their sum */

@@ -50,14 +50,16 @@ nb_status nb_ffn_open(nb_model *m, const nb_ffn *f, nb_error *err)
     if (!f->experts) return NB_OK;
     const size_t groups = f->groups > 1 ? f->groups : 1, in_group = f->experts / groups;
     const size_t allowed = groups > 1 ? f->top_groups * in_group : f->experts;
+    const size_t least = f->group_max ? 1 : 2; /* of a group: it is worth the sum of its two best */
     if (f->slots >= 1 && f->slots <= 64 && f->slots <= allowed && f->experts % groups == 0 &&
-        (groups == 1 || (f->top_groups >= 1 && f->top_groups <= groups))) {
+        (groups == 1 || (in_group >= least && f->top_groups >= 1 && f->top_groups <= groups))) {
         m->experts_per_row = f->slots;
         return NB_OK;
     }
     nb_fail(err, NB_ERR_FORMAT,
-            "a row cannot go to %zu of %zu experts in %zu groups of which %zu count (64 a row at most)",
-            f->slots, f->experts, groups, groups > 1 ? f->top_groups : 1);
+            "a row cannot go to %zu of %zu experts in %zu groups of which %zu count (64 a row at most, %zu a "
+            "group at least)",
+            f->slots, f->experts, groups, groups > 1 ? f->top_groups : 1, least);
     nb_error_at(err, m->cfg.file, NULL, -1);
     nb_error_remedy(err, "take the numbers of experts and groups from the original model's config.json");
     return NB_ERR_FORMAT;

@@ -97,6 +97,18 @@ static void test_groups(void **unused)
           (float[]){0.2f, 0.2f, 0.7f});
 }
 
+/* Groups of one expert, taken for their best: the choice is the best experts of the best groups, which are those experts. */
+static void test_groups_of_one(void **unused)
+{
+    route((nb_route_call){.score = NB_SCORE_SOFTMAX,
+                          .groups = 4,
+                          .top_groups = 3,
+                          .group_max = true,
+                          .keep = true,
+                          .scaling = 1},
+          4, 2, logs, NULL, NULL, (int32_t[]){3, 2}, (float[]){0.4f, 0.3f});
+}
+
 /* A logit that is no number goes last, and every row has distinct experts still. */
 static void test_nan_is_the_worst(void **unused)
 {
@@ -113,6 +125,7 @@ int main(void)
         cmocka_unit_test(test_bias_chooses_and_does_not_weigh),
         cmocka_unit_test(test_sqrtsoftplus),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_groups_of_one),
         cmocka_unit_test(test_nan_is_the_worst),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
