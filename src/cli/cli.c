@@ -46,6 +46,19 @@ int nb_cli_fail(const nb_error *err)
     return NB_EXIT_FAILED;
 }
 
+int nb_cli_print(nb_buf *report, int code, int failed)
+{
+    if (!nb_buf_ok(report)) {
+        fputs("nibble: no memory for the report\n", stderr);
+        code = failed;
+    } else if (fwrite(nb_buf_str(report), 1, report->len, stdout) != report->len || fflush(stdout) != 0) {
+        fputs("nibble: cannot write to stdout\n", stderr);
+        code = failed;
+    }
+    nb_buf_free(report);
+    return code;
+}
+
 bool nb_cli_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
     char *end;

@@ -4,6 +4,7 @@
 
 #include <getopt.h>
 
+#include "base/buf.h"
 #include "nibble.h"
 
 /* Exit codes of verbs that have no others of their own. */
@@ -18,6 +19,9 @@ int nb_cli_bad_option(const char *verb, int code, char **argv);
 int nb_cli_bad_value(const char *verb, const struct option *options, int code, const char *takes);
 /* Prints a library error on stderr; returns NB_EXIT_FAILED. */
 int nb_cli_fail(const nb_error *err);
+
+/* Writes a finished report to stdout and frees it. Returns code, or `failed` after having printed that memory or stdout failed. */
+int nb_cli_print(nb_buf *report, int code, int failed);
 
 /* Log lines and progress on stderr: a bar on a terminal, else one line each ten seconds. quiet drops all but warnings. */
 void nb_cli_sink(nb_sink *out, bool quiet);

@@ -38,20 +38,6 @@ static const struct option options[] = {{"data", required_argument, NULL, OPT_DA
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
-static int print(nb_buf *b)
-{
-    int rc = NB_EXIT_OK;
-    if (!nb_buf_ok(b)) {
-        fputs("nibble: no memory for the report\n", stderr);
-        rc = NB_EXIT_FAILED;
-    } else if (fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
-        fputs("nibble: cannot write to stdout\n", stderr);
-        rc = NB_EXIT_FAILED;
-    }
-    nb_buf_free(b);
-    return rc;
-}
-
 int nb_cmd_calibrate(int argc, char **argv)
 {
     nb_calibrate_options o = {0};
@@ -106,5 +92,5 @@ int nb_cmd_calibrate(int argc, char **argv)
                     o.out, model.dir, o.out);
     }
     nb_calibration_free(&c);
-    return print(&report);
+    return nb_cli_print(&report, NB_EXIT_OK, NB_EXIT_FAILED);
 }

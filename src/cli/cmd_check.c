@@ -40,150 +40,140 @@ static const char help[] =
 
 typedef enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_SARIF, FORMAT_HTML } format;
 
-static bool format_find(const char *name, format *out)
+static const char *const formats[] = {"text", "json", "sarif", "html"};
+
+typedef struct request {
+    const char *dir; /* NULL: the rules are asked about */
+    nb_check_options opt;
+    format how;
+    const char **ignored; /* codes of rules; one place for each word of the command line */
+    size_t n_ignored;
+    const char *explain; /* this rule's code; NULL: all of them */
+    bool quiet, rules, help;
+} request;
+
+static const struct option options[] = {{"format", required_argument, NULL, OPT_FORMAT},
+                                        {"rules", no_argument, NULL, OPT_RULES},
+                                        {"explain", required_argument, NULL, OPT_EXPLAIN},
+                                        {"ignore", required_argument, NULL, OPT_IGNORE},
+                                        {"tp", required_argument, NULL, OPT_TP},
+                                        {"data", required_argument, NULL, OPT_DATA},
+                                        {"warmup", no_argument, NULL, OPT_WARMUP},
+                                        {"quiet", no_argument, NULL, 'q'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {0}};
+
+/* One option. NB_EXIT_OK, or the exit code after having printed what it takes. */
+static int take_option(int code, char **argv, request *r)
 {
-    static const char *const names[] = {"text", "json", "sarif", "html"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *out = (format)i;
-            return true;
+    const nb_rule *rule = NULL;
+    uint64_t tp;
+    switch (code) {
+    case OPT_FORMAT:
+        for (int i = 0; i < 4; i++) {
+            if (strcmp(optarg, formats[i]) != 0) continue;
+            r->how = (format)i;
+            return NB_EXIT_OK;
         }
+        return nb_cli_bad_value("check", options, code, "text, json, sarif or html");
+    case OPT_EXPLAIN:
+    case OPT_IGNORE:
+        if (!(rule = nb_rule_find(optarg)))
+            return nb_cli_bad_value("check", options, code, "a rule (--rules lists them)");
+        if (code == OPT_IGNORE)
+            r->ignored[r->n_ignored++] = rule->code;
+        else
+            r->explain = rule->code;
+        return NB_EXIT_OK;
+    case OPT_TP:
+        if (!nb_cli_number(optarg, 1, 65536, &tp))
+            return nb_cli_bad_value("check", options, code, "a number of GPUs from 1 to 65536");
+        r->opt.tp = (uint32_t)tp;
+        return NB_EXIT_OK;
+    case OPT_RULES: r->rules = true; return NB_EXIT_OK;
+    case OPT_DATA: r->opt.data = optarg; return NB_EXIT_OK;
+    case OPT_WARMUP: r->opt.run = true; return NB_EXIT_OK;
+    case 'q': r->quiet = true; return NB_EXIT_OK;
+    case 'h': r->help = true; return NB_EXIT_OK;
+    default: return nb_cli_bad_option("check", code, argv);
     }
-    return false;
 }
 
-/* Writes a finished report to stdout. Returns code, or an error when memory or stdout failed. */
-static int print(nb_buf *b, int code)
+/* The command line. NB_EXIT_OK, or the exit code after having printed what is wrong with it. */
+static int parse(int argc, char **argv, request *r)
 {
-    if (!nb_buf_ok(b)) {
-        fputs("error: no memory for the report\n", stderr);
-        code = EXIT_ERRORS;
-    } else if (fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
-        fputs("error: cannot write to stdout\n", stderr);
-        code = EXIT_ERRORS;
+    int rc = NB_EXIT_OK;
+    optind = 1;
+    opterr = 0;
+    for (int o; rc == NB_EXIT_OK && !r->help && (o = getopt_long(argc, argv, ":qh", options, NULL)) != -1;)
+        rc = take_option(o, argv, r);
+    if (rc != NB_EXIT_OK || r->help) return rc;
+    if (r->rules || r->explain) {
+        if (optind < argc)
+            return nb_cli_usage("check", "--rules and --explain take no folder; what is '%s'?", argv[optind]);
+        if (r->how == FORMAT_SARIF || r->how == FORMAT_HTML)
+            return nb_cli_usage("check", "the list of rules is text or json");
+        return NB_EXIT_OK;
     }
-    nb_buf_free(b);
-    return code;
+    if (r->opt.data && r->opt.run)
+        return nb_cli_usage("check", "--data and --warmup both say which texts to run: give one");
+    r->opt.run = r->opt.run || r->opt.data;
+    if (optind >= argc) return nb_cli_usage("check", "which model? Give its folder");
+    if (optind + 1 < argc)
+        return nb_cli_usage("check", "one folder at a time; what is '%s'?", argv[optind + 1]);
+    r->dir = argv[optind];
+    return NB_EXIT_OK;
 }
 
-static int check(const char *dir, const nb_check_options *options, format how, bool quiet,
-                 const char *const *ignored, size_t n_ignored)
+static int print_rules(const request *r)
 {
-    nb_check_result r = {0};
+    nb_buf out = {0};
+    nb_report_rules(r->explain, r->how == FORMAT_JSON, &out);
+    return nb_cli_print(&out, EXIT_CLEAN, EXIT_ERRORS);
+}
+
+static int check(const request *r)
+{
+    nb_check_result c = {0};
     nb_buf out = {0};
     nb_error err;
     nb_sink sink;
-    nb_cli_sink(&sink, quiet);
-    if (nb_check_folder_with(dir, options, &sink, &r, &err) != NB_OK) {
+    nb_cli_sink(&sink, r->quiet);
+    nb_status s = nb_check_folder_with(r->dir, &r->opt, &sink, &c, &err);
+    if (s == NB_OK) s = nb_repair_foresee(&c, &err);
+    if (s != NB_OK) {
         nb_cli_fail(&err);
+        nb_check_result_free(&c);
         return EXIT_ERRORS;
     }
-    if (nb_repair_foresee(&r, &err) != NB_OK) {
-        nb_cli_fail(&err);
-        nb_check_result_free(&r);
-        return EXIT_ERRORS;
-    }
-    for (size_t i = 0; i < n_ignored; i++) nb_findings_drop(&r.findings, ignored[i]);
-    int code = nb_findings_of(&r.findings, NB_SEVERITY_ERROR)     ? EXIT_ERRORS
-               : nb_findings_of(&r.findings, NB_SEVERITY_WARNING) ? EXIT_WARNINGS
+    for (size_t i = 0; i < r->n_ignored; i++) nb_findings_drop(&c.findings, r->ignored[i]);
+    int code = nb_findings_of(&c.findings, NB_SEVERITY_ERROR)     ? EXIT_ERRORS
+               : nb_findings_of(&c.findings, NB_SEVERITY_WARNING) ? EXIT_WARNINGS
                                                                   : EXIT_CLEAN;
-    switch (how) {
-    case FORMAT_TEXT: nb_report_text(&r, &out); break;
-    case FORMAT_JSON: nb_report_json(&r, &out); break;
-    case FORMAT_SARIF: nb_report_sarif(&r, NB_VERSION, &out); break;
-    case FORMAT_HTML: nb_report_html(&r, &out); break;
+    switch (r->how) {
+    case FORMAT_TEXT: nb_report_text(&c, &out); break;
+    case FORMAT_JSON: nb_report_json(&c, &out); break;
+    case FORMAT_SARIF: nb_report_sarif(&c, NB_VERSION, &out); break;
+    case FORMAT_HTML: nb_report_html(&c, &out); break;
     }
-    nb_check_result_free(&r);
-    return print(&out, code);
+    nb_check_result_free(&c);
+    return nb_cli_print(&out, code, EXIT_ERRORS);
 }
 
 int nb_cmd_check(int argc, char **argv)
 {
-    static const struct option options[] = {{"format", required_argument, NULL, OPT_FORMAT},
-                                            {"rules", no_argument, NULL, OPT_RULES},
-                                            {"explain", required_argument, NULL, OPT_EXPLAIN},
-                                            {"ignore", required_argument, NULL, OPT_IGNORE},
-                                            {"tp", required_argument, NULL, OPT_TP},
-                                            {"data", required_argument, NULL, OPT_DATA},
-                                            {"warmup", no_argument, NULL, OPT_WARMUP},
-                                            {"quiet", no_argument, NULL, 'q'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    format how = FORMAT_TEXT;
-    bool quiet = false, rules = false;
-    const char *explain = NULL;
-    nb_check_options wanted = {0};
-    size_t n_ignored = 0;
-    int code = EXIT_CLEAN;
-    nb_buf out = {0};
-    const char **ignored = calloc((size_t)argc, sizeof *ignored);
-    if (!ignored) {
-        fputs("error: no memory for the options\n", stderr);
+    request r = {.ignored = calloc((size_t)argc, sizeof *r.ignored)};
+    if (!r.ignored) {
+        fputs("nibble: no memory for the options\n", stderr);
         return EXIT_ERRORS;
     }
-    optind = 1;
-    opterr = 0;
-    for (int o; (o = getopt_long(argc, argv, ":qh", options, NULL)) != -1;) {
-        switch (o) {
-        case OPT_FORMAT:
-            if (!format_find(optarg, &how)) {
-                code = nb_cli_bad_value("check", options, o, "text, json, sarif or html");
-                goto out;
-            }
-            break;
-        case OPT_RULES: rules = true; break;
-        case OPT_EXPLAIN:
-        case OPT_IGNORE:
-            if (!nb_rule_find(optarg)) {
-                code = nb_cli_bad_value("check", options, o, "a rule (--rules lists them)");
-                goto out;
-            }
-            if (o == OPT_EXPLAIN)
-                explain = nb_rule_find(optarg)->code;
-            else
-                ignored[n_ignored++] = nb_rule_find(optarg)->code;
-            break;
-        case OPT_TP: {
-            uint64_t tp;
-            if (!nb_cli_number(optarg, 1, 65536, &tp)) {
-                code = nb_cli_bad_value("check", options, o, "a number of GPUs from 1 to 65536");
-                goto out;
-            }
-            wanted.tp = (uint32_t)tp;
-            break;
-        }
-        case OPT_DATA: wanted.data = optarg; break;
-        case OPT_WARMUP: wanted.run = true; break;
-        case 'q': quiet = true; break;
-        case 'h': fputs(help, stdout); goto out;
-        default: code = nb_cli_bad_option("check", o, argv); goto out;
-        }
+    int code = parse(argc, argv, &r);
+    if (code == NB_EXIT_OK) {
+        if (r.help)
+            fputs(help, stdout);
+        else
+            code = r.dir ? check(&r) : print_rules(&r);
     }
-    if (rules || explain) {
-        if (optind < argc) {
-            code = nb_cli_usage("check", "--rules and --explain take no folder; what is '%s'?", argv[optind]);
-            goto out;
-        }
-        if (how == FORMAT_SARIF || how == FORMAT_HTML) {
-            code = nb_cli_usage("check", "the list of rules is text or json");
-            goto out;
-        }
-        nb_report_rules(explain, how == FORMAT_JSON, &out);
-        code = print(&out, EXIT_CLEAN);
-        goto out;
-    }
-    if (wanted.data && wanted.run) {
-        code = nb_cli_usage("check", "--data and --warmup both say which texts to run: give one");
-        goto out;
-    }
-    wanted.run = wanted.run || wanted.data;
-    if (optind >= argc)
-        code = nb_cli_usage("check", "which model? Give its folder");
-    else if (optind + 1 < argc)
-        code = nb_cli_usage("check", "one folder at a time; what is '%s'?", argv[optind + 1]);
-    else
-        code = check(argv[optind], &wanted, how, quiet, ignored, n_ignored);
-out:
-    free(ignored);
+    free(r.ignored);
     return code;
 }

@@ -26,17 +26,6 @@ static const char help[] =
     "  nibble diff broken mended\n"
     "  nibble diff ours.json theirs.json\n";
 
-static int print(nb_buf *b)
-{
-    int code = NB_EXIT_OK;
-    if (!nb_buf_ok(b) || fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
-        fputs(nb_buf_ok(b) ? "error: cannot write to stdout\n" : "error: no memory for the report\n", stderr);
-        code = NB_EXIT_FAILED;
-    }
-    nb_buf_free(b);
-    return code;
-}
-
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -71,7 +60,8 @@ static int diff(const char *a, const char *b, double tolerance, bool json, bool 
         return nb_cli_usage("diff", "'%s' is a file, '%s' is not: give two model folders, or two traces",
                             is_file(a) ? a : b, is_file(a) ? b : a);
     if (is_file(a)) {
-        if (nb_diff_traces(a, b, tolerance, json, &out, &err) == NB_OK) return print(&out);
+        if (nb_diff_traces(a, b, tolerance, json, &out, &err) == NB_OK)
+            return nb_cli_print(&out, NB_EXIT_OK, NB_EXIT_FAILED);
         nb_buf_free(&out);
         return nb_cli_fail(&err);
     }
@@ -82,7 +72,7 @@ static int diff(const char *a, const char *b, double tolerance, bool json, bool 
     else
         nb_diff_text(&d, &out);
     nb_diff_free(&d);
-    return print(&out);
+    return nb_cli_print(&out, NB_EXIT_OK, NB_EXIT_FAILED);
 }
 
 int nb_cmd_diff(int argc, char **argv)

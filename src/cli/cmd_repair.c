@@ -52,19 +52,6 @@ typedef struct request {
     bool json, quiet, undo;
 } request;
 
-static int print(nb_buf *b, int code)
-{
-    if (!nb_buf_ok(b)) {
-        fputs("error: no memory for the report\n", stderr);
-        code = EXIT_NOTHING_WRITTEN;
-    } else if (fwrite(nb_buf_str(b), 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
-        fputs("error: cannot write to stdout\n", stderr);
-        code = EXIT_NOTHING_WRITTEN;
-    }
-    nb_buf_free(b);
-    return code;
-}
-
 static int repair(const request *r)
 {
     nb_repair_result result;
@@ -81,7 +68,7 @@ static int repair(const request *r)
             nb_buf_adds(&out, "{\"applied\":[],\"refused\":[],\"check\":null,\"undone\":true}\n");
         else
             nb_buf_addf(&out, "%s is what %s was repaired from\n", r->opt.out, r->dir);
-        return print(&out, EXIT_DONE);
+        return nb_cli_print(&out, EXIT_DONE, EXIT_NOTHING_WRITTEN);
     }
     if (nb_repair_folder(r->dir, &r->opt, &sink, &result, &err) != NB_OK) {
         nb_cli_fail(&err);
@@ -94,7 +81,7 @@ static int repair(const request *r)
         nb_repair_text(&result, &out);
     int code = result.refused.count ? EXIT_REFUSED : EXIT_DONE;
     nb_repair_result_free(&result);
-    return print(&out, code);
+    return nb_cli_print(&out, code, EXIT_NOTHING_WRITTEN);
 }
 
 /* Cuts "NB101,NB102" into opt->only. NB_EXIT_OK, or the exit code after having printed why. */
@@ -103,7 +90,7 @@ static int split_rules(const char *list, request *r, const char **rules, size_t 
     free(r->only);
     r->only = strdup(list);
     if (!r->only) {
-        fputs("error: no memory for the options\n", stderr);
+        fputs("nibble: no memory for the options\n", stderr);
         return EXIT_NOTHING_WRITTEN;
     }
     char *state = NULL;
@@ -185,7 +172,7 @@ int nb_cmd_repair(int argc, char **argv)
     const char **rules = calloc(cap, sizeof *rules), **dequant = calloc((size_t)argc + 1, sizeof *dequant);
     int code = EXIT_NOTHING_WRITTEN;
     if (!rules || !dequant) {
-        fputs("error: no memory for the options\n", stderr);
+        fputs("nibble: no memory for the options\n", stderr);
         goto out;
     }
     code = parse(argc, argv, &r, rules, cap, dequant);

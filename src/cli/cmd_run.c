@@ -34,6 +34,9 @@ static const char examples[] =
     "  nibble run models/demo --print-prompt -s 'Be brief.' -p Hello\n";
 
 typedef struct run {
+    nb_cli_model model;
+    const char **prompts; /* one place for each word of the command line */
+    size_t n_prompts;
     nb_llm *m;
     json_t *messages;
     const char *system;
@@ -316,80 +319,88 @@ static int sampling_option(int code, nb_sampling *s)
     }
 }
 
+/* One option. NB_EXIT_OK, or the exit code after having printed what it takes. */
+static int take_option(int code, char **argv, run *r)
+{
+    uint64_t v;
+    switch (code) {
+    case 'p':
+        if (!*optarg) return nb_cli_usage("run", "-p is empty: give a message, or leave -p out to chat");
+        r->prompts[r->n_prompts++] = optarg;
+        return NB_EXIT_OK;
+    case 'n':
+        if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
+            return nb_cli_bad_value("run", options, code, "a number of tokens");
+        r->max_tokens = v;
+        return NB_EXIT_OK;
+    case 's': r->system = optarg; return NB_EXIT_OK;
+    case OPT_RAW: r->raw = true; return NB_EXIT_OK;
+    case OPT_THINKING: r->thinking = true; return NB_EXIT_OK;
+    case OPT_PRINT: r->print_prompt = true; return NB_EXIT_OK;
+    case OPT_TEMPERATURE:
+    case OPT_TOP_K:
+    case OPT_TOP_P:
+    case OPT_MIN_P:
+    case OPT_SEED: return sampling_option(code, &r->sampling);
+    default: return nb_cli_model_option("run", code, argv, &r->model);
+    }
+}
+
+/* The command line. NB_EXIT_OK, or the exit code after having printed what is wrong with it. */
+static int parse(int argc, char **argv, run *r, nb_llm_options *lo)
+{
+    int rc = NB_EXIT_OK;
+    optind = 1;
+    opterr = 0;
+    for (int o; rc == NB_EXIT_OK && (o = getopt_long(argc, argv, ":p:s:n:qh", options, NULL)) != -1;)
+        rc = take_option(o, argv, r);
+    if (rc != NB_EXIT_OK || r->model.help) return rc;
+    if ((rc = nb_cli_model_finish("run", argc, argv, "auto", &r->model, lo))) return rc;
+    if (r->raw && r->system)
+        return nb_cli_usage("run", "--raw and --system do not go together: a raw prompt is the whole text");
+    r->quiet = r->model.quiet;
+    r->json = strcmp(r->model.format, "json") == 0;
+    return NB_EXIT_OK;
+}
+
+/* Answers the messages of the command line, or chats. */
+static int answer(run *r, const nb_llm_options *lo)
+{
+    nb_error err = {.offset = -1};
+    if (r->system && add_message(r, "system", r->system, &err) != NB_OK) return nb_cli_fail(&err);
+    if (nb_llm_open(r->model.dir, lo, &r->m, &err) != NB_OK) return nb_cli_fail(&err);
+    if (!r->quiet) summary(r->m, lo);
+    nb_cli_health(r->model.dir, r->quiet);
+    if (!r->n_prompts) return chat(r);
+    int rc = NB_EXIT_OK;
+    for (size_t i = 0; rc == NB_EXIT_OK && i < r->n_prompts; i++) {
+        if (r->print_prompt && !r->raw && i + 1 < r->n_prompts)
+            continue; /* turns before the last have no answers to show */
+        rc = ask(r, r->prompts[i]);
+    }
+    return rc;
+}
+
 int nb_cmd_run(int argc, char **argv)
 {
     run r = {.sampling = {.top_p = 1}};
-    nb_cli_model model = {0};
     nb_llm_options lo;
-    nb_error err = {.offset = -1};
-    int rc = NB_EXIT_FAILED, code;
-    uint64_t v;
-    const char **prompts = calloc((size_t)argc, sizeof *prompts);
-    size_t n_prompts = 0;
+    int rc = NB_EXIT_FAILED;
+    r.prompts = calloc((size_t)argc, sizeof *r.prompts);
     r.messages = json_array();
-    if (!prompts || !r.messages) goto out;
-    optind = 1;
-    opterr = 0;
-    while ((code = getopt_long(argc, argv, ":p:s:n:qh", options, NULL)) != -1) {
-        rc = NB_EXIT_OK;
-        switch (code) {
-        case 'p':
-            if (*optarg)
-                prompts[n_prompts++] = optarg;
-            else
-                rc = nb_cli_usage("run", "-p is empty: give a message, or leave -p out to chat");
-            break;
-        case 's': r.system = optarg; break;
-        case OPT_RAW: r.raw = true; break;
-        case OPT_THINKING: r.thinking = true; break;
-        case OPT_PRINT: r.print_prompt = true; break;
-        case 'n':
-            if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
-                rc = nb_cli_bad_value("run", options, code, "a number of tokens");
-            else
-                r.max_tokens = v;
-            break;
-        case OPT_TEMPERATURE:
-        case OPT_TOP_K:
-        case OPT_TOP_P:
-        case OPT_MIN_P:
-        case OPT_SEED: rc = sampling_option(code, &r.sampling); break;
-        default: rc = nb_cli_model_option("run", code, argv, &model);
-        }
-        if (rc != NB_EXIT_OK) goto out;
+    if (!r.prompts || !r.messages) {
+        fputs("nibble: no memory for the options\n", stderr);
+        goto out;
     }
-    if (model.help) {
+    if ((rc = parse(argc, argv, &r, &lo))) goto out;
+    if (r.model.help)
         printf("%s%s%s", usage, nb_cli_model_help, examples);
-        rc = NB_EXIT_OK;
-        goto out;
-    }
-    if ((rc = nb_cli_model_finish("run", argc, argv, "auto", &model, &lo))) goto out;
-    if (r.raw && r.system) {
-        rc = nb_cli_usage("run", "--raw and --system do not go together: a raw prompt is the whole text");
-        goto out;
-    }
-    r.quiet = model.quiet;
-    r.json = strcmp(model.format, "json") == 0;
-    if (r.system && add_message(&r, "system", r.system, &err) != NB_OK) {
-        rc = nb_cli_fail(&err);
-        goto out;
-    }
-    if (nb_llm_open(model.dir, &lo, &r.m, &err) != NB_OK) {
-        rc = nb_cli_fail(&err);
-        goto out;
-    }
-    if (!model.quiet) summary(r.m, &lo);
-    nb_cli_health(model.dir, model.quiet);
-    if (!n_prompts) rc = chat(&r);
-    for (size_t i = 0; rc == NB_EXIT_OK && i < n_prompts; i++) {
-        if (r.print_prompt && !r.raw && i + 1 < n_prompts)
-            continue; /* turns before the last have no answers to show */
-        rc = ask(&r, prompts[i]);
-    }
+    else
+        rc = answer(&r, &lo);
 out:
     nb_llm_close(r.m);
     json_decref(r.messages);
     free(r.reply);
-    free(prompts);
+    free(r.prompts);
     return rc;
 }

@@ -123,19 +123,13 @@ static int check_form(const trace *t)
 static int print(const trace *t, const nb_trace *r)
 {
     nb_buf out = {0};
-    int rc = NB_EXIT_OK;
     if (t->html)
         nb_trace_html(r, t->model.dir, &out);
     else if (strcmp(t->model.format, "json") == 0)
         nb_trace_json(r, &out);
     else
         nb_trace_text(r, &out);
-    if (!nb_buf_ok(&out) || fwrite(nb_buf_str(&out), 1, out.len, stdout) != out.len || fflush(stdout) != 0) {
-        fputs("nibble: cannot write the report\n", stderr);
-        rc = NB_EXIT_FAILED;
-    }
-    nb_buf_free(&out);
-    return rc;
+    return nb_cli_print(&out, NB_EXIT_OK, NB_EXIT_FAILED);
 }
 
 /* What check says of the folder joins the report; that it cannot be checked is no reason not to trace it. */
