@@ -12,12 +12,6 @@
 
 enum { BLOCK, CALL, NAME, BEFORE, ARGUMENTS, AFTER };
 
-/* The window's mark is certain: it stands there (1) or does not (0); -1: not yet. No mark never stands. */
-static int at(const nb_window *w, const char *mark)
-{
-    return mark ? nb_window_at(w, mark) : 0;
-}
-
 /* A block that begins like an object or a list is one. */
 static nb_toolcall take_block(nb_block *b, nb_window *w, nb_error *err)
 {
@@ -35,30 +29,6 @@ static nb_toolcall take_block(nb_block *b, nb_window *w, nb_error *err)
     b->hermes = (nb_hermes){.c = c, .form = objects};
     b->hermes.c.bare = true; /* what nb_marked_step goes by from here on */
     return NB_TOOLCALL_MORE;
-}
-
-/* Before a call: its mark, or the end of the block, which may be absent behind a call. */
-static nb_toolcall take_call(nb_marked *m, nb_window *w, nb_error *err)
-{
-    const nb_marked_form *f = m->form;
-    bool more = nb_call_blank(w), some = m->c.calls > m->c.first;
-    if (!more && !w->whole) return NB_TOOLCALL_MORE;
-    int call = !more ? 0 : f->call ? at(w, f->call) : !some, end = more ? at(w, f->end) : 0;
-    if (end == 1) {
-        nb_window_pass(w, f->end);
-        return some ? NB_TOOLCALL_DONE : nb_call_bad(&m->c, w, "a block without one", err);
-    }
-    if (call == 1) {
-        if (f->call)
-            nb_window_pass(w, f->call);
-        else
-            w->at = w->scan;
-        m->state = NAME;
-        return NB_TOOLCALL_MORE;
-    }
-    if (call < 0 || end < 0) return NB_TOOLCALL_MORE;
-    w->scan = w->at;
-    return some ? NB_TOOLCALL_DONE : nb_call_bad(&m->c, w, "none where one has to begin", err);
 }
 
 /* functions.NAME:NUMBER; what lacks either part is taken as it is. */
@@ -81,6 +51,14 @@ static nb_span part(nb_span t, const char *mark, bool behind)
         if (memcmp(t.s + i, mark, m) == 0)
             return behind ? (nb_span){t.s + i + m, t.n - i - m} : (nb_span){t.s, i};
     return t;
+}
+
+static nb_toolcall take_call(nb_marked *m, nb_window *w, nb_error *err)
+{
+    bool begins;
+    nb_toolcall r = nb_call_next(&m->c, w, m->form->call, m->form->end, &begins, err);
+    if (begins) m->state = NAME;
+    return r;
 }
 
 static nb_toolcall take_name(nb_marked *m, nb_window *w, const nb_reply_sink *to, nb_error *err)
@@ -128,7 +106,7 @@ static nb_toolcall take_after(nb_marked *m, nb_window *w)
 {
     const char *end = m->form->args_end;
     bool more = !end || nb_call_blank(w);
-    int there = more ? at(w, end) : 0;
+    int there = more ? nb_call_at(w, end) : 0;
     if ((!more && !w->whole) || there < 0) return NB_TOOLCALL_MORE;
     if (there)
         nb_window_pass(w, end);

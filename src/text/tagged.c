@@ -13,31 +13,12 @@
 
 enum { CALL, NAME, NEXT, KEY, BEFORE, VALUE };
 
-/* Before a call: its tag, or the end of the block, which may be absent behind a call. */
 static nb_toolcall take_call(nb_tagged *t, nb_window *w, nb_error *err)
 {
-    const nb_tagged_form *f = t->form;
-    bool more = nb_call_blank(w), some = t->c.calls > t->c.first;
-    if (!more && !w->whole) return NB_TOOLCALL_MORE;
-    int call = !more     ? 0
-               : f->call ? nb_window_at(w, f->call)
-                         : 1,
-        end = more && f->end ? nb_window_at(w, f->end) : 0;
-    if (end == 1) {
-        nb_window_pass(w, f->end);
-        return some ? NB_TOOLCALL_DONE : nb_call_bad(&t->c, w, "a block without one", err);
-    }
-    if (call == 1) {
-        if (f->call)
-            nb_window_pass(w, f->call);
-        else
-            w->at = w->scan;
-        t->state = NAME;
-        return NB_TOOLCALL_MORE;
-    }
-    if (call < 0 || end < 0) return NB_TOOLCALL_MORE;
-    w->scan = w->at;
-    return some ? NB_TOOLCALL_DONE : nb_call_bad(&t->c, w, "none where one has to begin", err);
+    bool begins;
+    nb_toolcall r = nb_call_next(&t->c, w, t->form->call, t->form->end, &begins, err);
+    if (begins) t->state = NAME;
+    return r;
 }
 
 static nb_toolcall take_name(nb_tagged *t, nb_window *w, const nb_reply_sink *to, nb_error *err)

@@ -50,6 +50,35 @@ void nb_call_tell(const nb_calls *c, const char *s, size_t n, const nb_reply_sin
     if (n) to->arguments(to->ctx, c->calls - 1, s, n);
 }
 
+int nb_call_at(const nb_window *w, const char *mark)
+{
+    return mark ? nb_window_at(w, mark) : 0;
+}
+
+nb_toolcall nb_call_next(nb_calls *c, nb_window *w, const char *call, const char *end, bool *begins,
+                         nb_error *err)
+{
+    bool more = nb_call_blank(w), some = c->calls > c->first;
+    *begins = false;
+    if (!more && !w->whole) return NB_TOOLCALL_MORE;
+    int at_call = !more ? 0 : call ? nb_window_at(w, call) : !some, at_end = more ? nb_call_at(w, end) : 0;
+    if (at_end == 1) {
+        nb_window_pass(w, end);
+        return some ? NB_TOOLCALL_DONE : nb_call_bad(c, w, "a block without one", err);
+    }
+    if (at_call == 1) {
+        if (call)
+            nb_window_pass(w, call);
+        else
+            w->at = w->scan;
+        *begins = true;
+        return NB_TOOLCALL_MORE;
+    }
+    if (at_call < 0 || at_end < 0) return NB_TOOLCALL_MORE;
+    w->scan = w->at;
+    return some ? NB_TOOLCALL_DONE : nb_call_bad(c, w, "none where one has to begin", err);
+}
+
 bool nb_call_blank(nb_window *w)
 {
     w->scan += nb_span_blank((nb_span){w->s + w->scan, w->n - w->scan});

@@ -50,6 +50,12 @@ nb_toolcall nb_call_begin(nb_calls *c, const nb_window *w, nb_span name, bool kn
                           nb_error *err);
 /* Tells n bytes of the last call's arguments. */
 void nb_call_tell(const nb_calls *c, const char *s, size_t n, const nb_reply_sink *to);
+/* The window's mark is certain: it stands at scan (1) or does not (0); -1: not yet. No mark (NULL) never stands. */
+int nb_call_at(const nb_window *w, const char *mark);
+/* Before a call: passes its mark (NULL: none, the block is one call) and sets *begins, or passes the end of the block (NULL: none),
+ * which may be absent behind a call. */
+nb_toolcall nb_call_next(nb_calls *c, nb_window *w, const char *call, const char *end, bool *begins,
+                         nb_error *err);
 /* Moves scan over white space. False: the text ends there, and more may come. */
 bool nb_call_blank(nb_window *w);
 /* The window up to most bytes behind from, whose end is then as certain as that of the text. */
@@ -92,7 +98,7 @@ nb_toolcall nb_hermes_step(nb_hermes *h, nb_window *w, const nb_reply_sink *to, 
 /* ---- marked.c: a name and a JSON object between marks ---- */
 
 typedef struct nb_marked_form {
-    const char *call;     /* begins each call; NULL: nothing does */
+    const char *call;     /* begins each call; NULL: nothing does, and the block is one call */
     const char *kind_end; /* ends what stands before the name; NULL: nothing stands there */
     const char *name_end;
     const char *id;                /* within the name: begins what is no part of it; NULL: nothing */
@@ -113,7 +119,7 @@ typedef struct nb_marked {
 /* ---- tagged.c: each argument between tags, its type from the request's tools ---- */
 
 typedef struct nb_tagged_form {
-    const char *call;     /* begins each call; NULL: the name does */
+    const char *call;     /* begins each call; NULL: the name does, and the block is one call */
     const char *name_end; /* NULL: what comes next does */
     const char *key, *key_end;
     const char *value; /* between key_end and the value; NULL: nothing */
