@@ -144,3 +144,19 @@ nb_status nb_json_tree_bounded(const char *path, const char *text, size_t n, siz
         json_decref(root);
     return b.status;
 }
+
+bool nb_json_truthy(const json_t *v)
+{
+    if (!v) return false;
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+    case JSON_FALSE: return false;
+    case JSON_TRUE: return true;
+    case JSON_INTEGER:
+    case JSON_REAL: return json_number_value(v) != 0;
+    case JSON_STRING: return json_string_length(v) > 0;
+    case JSON_ARRAY: return json_array_size(v) > 0;
+    case JSON_OBJECT: return json_object_size(v) > 0;
+    }
+    return false;
+}

@@ -13,5 +13,7 @@ nb_status nb_json_tree(const char *path, const char *text, size_t n, json_t **ou
 /* The same of at most `most` values, for text that anybody may send: a tree takes many times the memory of its text. */
 nb_status nb_json_tree_bounded(const char *path, const char *text, size_t n, size_t most, json_t **out,
                                nb_error *err);
+/* bool(v) as Python has it: what is empty, zero, null or absent (NULL) is false. */
+bool nb_json_truthy(const json_t *v);
 
 #endif

@@ -1,26 +1,10 @@
 /* What vLLM looks at before types: relations between fields of the raw object (its models' "before" validators), in its order. */
 #include <string.h>
 
+#include "base/json_tree.h"
 #include "server/api_internal.h"
 
 #define MAX_PROMPTS 1024 /* VLLM_MAX_COMPLETION_PROMPTS */
-
-/* Python's bool(v). */
-static bool truthy(const json_t *v)
-{
-    if (!v) return false;
-    switch (json_typeof(v)) {
-    case JSON_NULL:
-    case JSON_FALSE: return false;
-    case JSON_TRUE: return true;
-    case JSON_INTEGER:
-    case JSON_REAL: return json_number_value(v) != 0;
-    case JSON_STRING: return json_string_length(v) > 0;
-    case JSON_ARRAY: return json_array_size(v) > 0;
-    case JSON_OBJECT: return json_object_size(v) > 0;
-    }
-    return false;
-}
 
 static const json_t *get(const nb_params *p, const char *key)
 {
@@ -46,7 +30,7 @@ static bool check_format(const nb_params *p, nb_api_error *e)
 
 static bool check_stream_options(const nb_params *p, nb_api_error *e)
 {
-    if (truthy(get(p, "stream_options")) && !truthy(get(p, "stream")))
+    if (nb_json_truthy(get(p, "stream_options")) && !nb_json_truthy(get(p, "stream")))
         return nb_api_bad(e, "stream_options", NULL,
                           "Stream options can only be defined when `stream=True`.");
     return true;
@@ -63,7 +47,7 @@ static bool check_logprobs(const nb_params *p, nb_api_error *e)
     char text[NB_VALUE_TEXT];
     const json_t *prompt = get(p, "prompt_logprobs"), *logprobs = get(p, "logprobs"),
                  *top = get(p, "top_logprobs");
-    if (prompt && truthy(get(p, "stream")))
+    if (prompt && nb_json_truthy(get(p, "stream")))
         return nb_api_bad(e, "prompt_logprobs", NULL, "prompt_logprobs are not available when stream=True");
     if (below(prompt, 0) && json_number_value(prompt) != -1)
         return nb_api_bad(e, "prompt_logprobs", nb_value_text(prompt, text),
@@ -79,7 +63,7 @@ static bool check_logprobs(const nb_params *p, nb_api_error *e)
     if (below(top, 0) && json_number_value(top) != -1)
         return nb_api_bad(e, "top_logprobs", nb_value_text(top, text),
                           "`top_logprobs` must be a positive value or -1.");
-    if (json_is_number(top) && truthy(top) && !truthy(logprobs))
+    if (json_is_number(top) && nb_json_truthy(top) && !nb_json_truthy(logprobs))
         return nb_api_bad(e, "top_logprobs", NULL,
                           "when using `top_logprobs`, `logprobs` must be set to true.");
     return true;
@@ -90,8 +74,8 @@ static bool check_prompt(const nb_params *p, nb_api_error *e)
     const json_t *prompt = get(p, "prompt");
     size_t n = json_array_size(prompt);
     bool ids = n && json_is_number(json_array_get(prompt, 0)); /* one prompt of ids */
-    if ((!prompt || ((json_is_string(prompt) || json_is_array(prompt)) && !truthy(prompt))) &&
-        !truthy(get(p, "prompt_embeds")))
+    if ((!prompt || ((json_is_string(prompt) || json_is_array(prompt)) && !nb_json_truthy(prompt))) &&
+        !nb_json_truthy(get(p, "prompt_embeds")))
         return nb_api_bad(e, "prompt", NULL,
                           "Either prompt or prompt_embeds must be provided and non-empty.");
     if (n > MAX_PROMPTS && !ids)
@@ -106,7 +90,7 @@ static bool check_tools(const nb_params *p, nb_api_error *e)
 {
     char text[NB_VALUE_TEXT];
     const json_t *tools = get(p, "tools"), *choice = get(p, "tool_choice");
-    if (json_is_array(tools) && !truthy(tools))
+    if (json_is_array(tools) && !nb_json_truthy(tools))
         return nb_api_bad(e, "tools", NULL,
                           "`tools` must not be an empty array. Either provide at least one tool or omit the "
                           "field entirely.");
@@ -127,7 +111,7 @@ static bool check_tools(const nb_params *p, nb_api_error *e)
 
 static bool check_generation_prompt(const nb_params *p, nb_api_error *e)
 {
-    if (truthy(get(p, "continue_final_message")) && truthy(get(p, "add_generation_prompt")))
+    if (nb_json_truthy(get(p, "continue_final_message")) && nb_json_truthy(get(p, "add_generation_prompt")))
         return nb_api_bad(e, "continue_final_message", NULL,
                           "Cannot set both `continue_final_message` and `add_generation_prompt` to True.");
     return true;

@@ -77,23 +77,6 @@ typedef struct chat {
     nb_error *err;
 } chat;
 
-/* bool(v) as Python has it; absent and null are false. */
-static bool truthy(const json_t *v)
-{
-    if (!v) return false;
-    switch (json_typeof(v)) {
-    case JSON_NULL:
-    case JSON_FALSE: return false;
-    case JSON_TRUE: return true;
-    case JSON_INTEGER: return json_integer_value(v) != 0;
-    case JSON_REAL: return json_real_value(v) != 0;
-    case JSON_STRING: return json_string_length(v) > 0;
-    case JSON_ARRAY: return json_array_size(v) > 0;
-    case JSON_OBJECT: return json_object_size(v) > 0;
-    }
-    return false;
-}
-
 static const json_t *present(const json_t *object, const char *key)
 {
     const json_t *v = json_object_get(object, key);
@@ -153,8 +136,8 @@ static nb_status add_message(chat *c, const json_t *message, size_t index)
     if (r == SYSTEM || r == DEVELOPER) {
         const json_t *format = json_object_get(message, "response_format"),
                      *tools = json_object_get(message, "tools");
-        if (truthy(format)) last->format = format;
-        if (truthy(tools)) {
+        if (nb_json_truthy(format)) last->format = format;
+        if (nb_json_truthy(tools)) {
             last->tools = tools;
             return check_tools(tools, c->err);
         }
@@ -171,7 +154,7 @@ static bool map_calls(nb_map *orders, const json_t *calls)
     json_array_foreach(calls, i, each)
     {
         const json_t *id = json_object_get(each, "id");
-        if (!truthy(id)) id = json_object_get(json_object_get(each, "function"), "id");
+        if (!nb_json_truthy(id)) id = json_object_get(json_object_get(each, "function"), "id");
         if (!json_is_string(id) || !json_string_length(id)) continue;
         if (!nb_map_put(orders, json_string_value(id), json_string_length(id), (uint32_t)i, NULL))
             return false;
@@ -247,7 +230,7 @@ static nb_status add_messages(chat *c, const json_t *request)
     c->blocks = calloc(count + 1, sizeof *c->blocks);
     if (!c->turns || !c->blocks)
         return nb_fail_nomem(c->err, "a chat request", (count + 2) * sizeof *c->turns);
-    if (truthy(tools)) {
+    if (nb_json_truthy(tools)) {
         if ((s = check_tools(tools, c->err))) return s;
         c->turns[c->n_turns++] = (turn){.role = SYSTEM, .tools = tools};
     }
@@ -355,7 +338,7 @@ static nb_status add_parameters(const chat *c, const json_t *arguments)
         if (s == NB_ERR_NOMEM) return s;
         arguments = parsed;
     }
-    if (s || (truthy(arguments) && !json_is_object(arguments))) {
+    if (s || (nb_json_truthy(arguments) && !json_is_object(arguments))) {
         json_decref(parsed);
         return nb_fail(c->err, NB_ERR_ARGUMENT, "a tool call's arguments are not a JSON object");
     }
@@ -378,7 +361,7 @@ static nb_status add_calls(const chat *c, const json_t *calls)
 {
     const json_t *call;
     size_t i;
-    if (!truthy(calls)) return NB_OK;
+    if (!nb_json_truthy(calls)) return NB_OK;
     if (!json_is_array(calls)) return nb_fail(c->err, NB_ERR_ARGUMENT, "tool_calls is not an array");
     nb_buf_adds(c->out, "\n\n" DSV4_CALLS ">\n");
     json_array_foreach(calls, i, call)
@@ -408,7 +391,7 @@ static nb_status add_assistant(const chat *c, size_t index)
     }
     nb_status s = add_content(c, json_object_get(message, "content"));
     if (!s) s = add_calls(c, json_object_get(message, "tool_calls"));
-    if (!s && !truthy(json_object_get(message, "wo_eos"))) nb_buf_adds(c->out, DSV4_EOS);
+    if (!s && !nb_json_truthy(json_object_get(message, "wo_eos"))) nb_buf_adds(c->out, DSV4_EOS);
     return s;
 }
 
@@ -490,13 +473,13 @@ static void read_kwargs(chat *c, const json_t *request)
         const char *type = json_string_value(json_object_get(thinking, "type"));
         c->thinking = type && strcmp(type, "enabled") == 0;
     } else {
-        c->thinking = truthy(thinking);
+        c->thinking = nb_json_truthy(thinking);
     }
-    if (truthy(json_object_get(kwargs, "enable_thinking"))) c->thinking = true;
+    if (nb_json_truthy(json_object_get(kwargs, "enable_thinking"))) c->thinking = true;
     if (effort && strcmp(effort, "none") == 0) c->thinking = false;
     c->max_effort = effort && (strcmp(effort, "max") == 0 || strcmp(effort, "xhigh") == 0);
-    c->drop = !drop || truthy(drop);
-    c->generate = !generate || truthy(generate);
+    c->drop = !drop || nb_json_truthy(drop);
+    c->generate = !generate || nb_json_truthy(generate);
 }
 
 nb_status nb_chat_deepseek_v4_render(const json_t *request, nb_buf *out, nb_error *err)

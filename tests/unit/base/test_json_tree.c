@@ -86,12 +86,28 @@ static void values_are_counted(void **state)
     assert_string_equal(e.cause, "not JSON: too many values");
 }
 
+/* As Python has it: what is empty, zero, null or absent is false. */
+static void truth_is_as_in_python(void **state)
+{
+    static const char yes[] = "[true, 1, -0.5, \"0\", [0], {\"a\": 0}]",
+                      no[] = "[false, null, 0, 0.0, \"\", [], {}]";
+    json_t *t, *v;
+    size_t i;
+    assert_int_equal(nb_json_tree(NULL, yes, sizeof yes - 1, &t, NULL), NB_OK);
+    json_array_foreach(t, i, v) assert_true(nb_json_truthy(v));
+    json_decref(t);
+    assert_int_equal(nb_json_tree(NULL, no, sizeof no - 1, &t, NULL), NB_OK);
+    json_array_foreach(t, i, v) assert_false(nb_json_truthy(v));
+    json_decref(t);
+    assert_false(nb_json_truthy(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_tree_as_jansson),  cmocka_unit_test(a_large_integer_is_a_real),
         cmocka_unit_test(a_string_may_hold_nul), cmocka_unit_test(bad_text_names_the_byte),
-        cmocka_unit_test(values_are_counted),
+        cmocka_unit_test(values_are_counted),    cmocka_unit_test(truth_is_as_in_python),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
