@@ -1,14 +1,13 @@
-/* Connections over libevent's bufferevents: read a request, hand it over, send the answer, and bound all of it. */
-#include "server/http.h"
+/* Connections over libevent's bufferevents: accepted, read until a request is whole, timed, and ended. */
+#include "server/http_internal.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "server/http_listen.h"
@@ -18,62 +17,16 @@
 #define PIPELINE_BYTES 65536      /* that a client may send while it is being answered */
 #define DISCARD_BYTES (64u << 20) /* of a refused body that are read, so that the refusal can be */
 
-typedef enum state {
-    READ_HEAD,
-    READ_BODY,
-    ANSWERING, /* the handler has it */
-    FLUSHING,  /* the answer is complete, the kernel has not all of it */
-    LINGERING, /* sent the end; reads and drops what still comes */
-} state;
-
-struct nb_exchange { /* a connection, with its exchange */
-    nb_http *h;
-    struct bufferevent *bev;
-    nb_exchange *prev, *next;
-    state state;
-    bool dead;               /* to be freed at the next safe point */
-    bool eof;                /* the client will send no more */
-    bool inside;             /* its read loop runs: do not enter it again */
-    bool close;              /* after this answer */
-    bool chunked, head_only; /* of the answer */
-    double since; /* when the state began; READ_HEAD: when the first byte came, or the connection idles */
-    double
-        behind; /* since when bytes have waited for the client to read, or were last found to go fast enough */
-    size_t taken;   /* by the kernel since then */
-    size_t scanned; /* bytes of the head searched for its end */
-    nb_http_request request;
-    nb_http_chunks chunks;
-    nb_buf body, headers;
-    size_t counted; /* of body, in h->bodies */
-    uint64_t discarded, sent;
-    double arrival;
-    int status;
-    void *user;
-    char peer[64];
-};
-
-struct nb_http {
-    struct event_base *base;
-    nb_http_options opt;
-    nb_http_handler handler;
-    nb_listener *listener;
-    struct event *sweep;
-    nb_exchange *first, *last; /* of all connections, the oldest first */
-    size_t connections, bodies;
-    _Atomic size_t busy;
-    bool close_all;
-};
-
 static void advance(nb_exchange *x);
 
 /* ---- Connections ---- */
 
-static bool is_busy(state s)
+static bool is_busy(nb_http_state s)
 {
-    return s == ANSWERING || s == FLUSHING;
+    return s == NB_HTTP_ANSWERING || s == NB_HTTP_FLUSHING;
 }
 
-static void enter(nb_exchange *x, state s)
+void nb_http_enter(nb_exchange *x, nb_http_state s)
 {
     if (is_busy(s) && !is_busy(x->state)) atomic_fetch_add(&x->h->busy, 1);
     if (!is_busy(s) && is_busy(x->state)) atomic_fetch_sub(&x->h->busy, 1);
@@ -93,8 +46,8 @@ static void drop_body(nb_exchange *x)
 static void free_exchange(nb_exchange *x)
 {
     nb_http *h = x->h;
-    if (x->state == ANSWERING && x->user) h->handler.gone(h->handler.ctx, x);
-    enter(x, READ_HEAD);
+    if (x->state == NB_HTTP_ANSWERING && x->user) h->handler.gone(h->handler.ctx, x);
+    nb_http_enter(x, NB_HTTP_READ_HEAD);
     if (x->prev)
         x->prev->next = x->next;
     else
@@ -122,7 +75,7 @@ static bool freed_if_dead(nb_exchange *x)
 /* Ready for the next request of the connection. */
 static void next_request(nb_exchange *x)
 {
-    enter(x, READ_HEAD);
+    nb_http_enter(x, NB_HTTP_READ_HEAD);
     nb_http_request_free(&x->request);
     drop_body(x);
     nb_buf_clear(&x->headers);
@@ -136,14 +89,13 @@ static void next_request(nb_exchange *x)
 
 static void linger(nb_exchange *x)
 {
-    enter(x, LINGERING);
+    nb_http_enter(x, NB_HTTP_LINGERING);
     if (shutdown(bufferevent_getfd(x->bev), SHUT_WR) != 0) x->dead = true;
 }
 
-/* The answer is complete: wait until it is sent, then go on. */
-static void flushed(nb_exchange *x)
+void nb_http_flushed(nb_exchange *x)
 {
-    if (x->state != FLUSHING || nb_exchange_pending(x)) return;
+    if (x->state != NB_HTTP_FLUSHING || nb_exchange_pending(x)) return;
     if (x->eof) {
         x->dead = true;
         return;
@@ -154,116 +106,6 @@ static void flushed(nb_exchange *x)
     }
     next_request(x);
     advance(x);
-}
-
-/* ---- Answers ---- */
-
-static struct evbuffer *output(const nb_exchange *x)
-{
-    return bufferevent_get_output(x->bev);
-}
-
-size_t nb_exchange_pending(const nb_exchange *x)
-{
-    return evbuffer_get_length(output(x));
-}
-
-static void put(nb_exchange *x, const void *bytes, size_t n)
-{
-    if (n && evbuffer_add(output(x), bytes, n) != 0) x->dead = true; /* no memory: the sweep ends it */
-}
-
-void nb_exchange_header(nb_exchange *x, const char *name, const char *value)
-{
-    for (const char *c = value; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) return;
-    nb_buf_addf(&x->headers, "%s: %s\r\n", name, value);
-}
-
-/* Status line and headers. length < 0: it is not known. */
-static void send_head(nb_exchange *x, int status, const char *type, int64_t length)
-{
-    nb_buf head = {0};
-    if (x->h->close_all || !x->request.keep_alive) x->close = true;
-    x->status = status;
-    x->head_only = x->request.method && strcmp(x->request.method, "HEAD") == 0;
-    x->chunked = length < 0 && x->request.minor == 1;
-    if (length < 0 && !x->chunked) x->close = true;
-    nb_http_answer_head(&(nb_http_answer){.status = status,
-                                          .server = x->h->opt.server,
-                                          .type = type,
-                                          .length = length,
-                                          .chunked = x->chunked,
-                                          .close = x->close,
-                                          .keep_alive = !x->close && x->request.minor == 0,
-                                          .date = time(NULL),
-                                          .more = nb_buf_str(&x->headers)},
-                        &head);
-    if (!nb_buf_ok(&head) || !nb_buf_ok(&x->headers)) x->dead = true;
-    put(x, head.data, head.len);
-    nb_buf_free(&head);
-}
-
-/* The exchange is over for the handler. */
-static void complete(nb_exchange *x)
-{
-    nb_http *h = x->h;
-    enter(x, FLUSHING);
-    if (x->user) h->handler.done(h->handler.ctx, x);
-    x->user = NULL;
-    flushed(x);
-}
-
-void nb_exchange_send(nb_exchange *x, int status, const char *type, const void *body, size_t n)
-{
-    send_head(x, status, type, (int64_t)n);
-    if (!x->head_only) put(x, body, n);
-    x->sent = n;
-    complete(x);
-}
-
-void nb_exchange_begin(nb_exchange *x, int status, const char *type)
-{
-    send_head(x, status, type, -1);
-}
-
-void nb_exchange_write(nb_exchange *x, const void *bytes, size_t n)
-{
-    char size[32];
-    if (!n || x->head_only) return;
-    x->sent += n;
-    if (x->chunked) {
-        int len = snprintf(size, sizeof size, "%zx\r\n", n);
-        put(x, size, (size_t)len);
-    }
-    put(x, bytes, n);
-    if (x->chunked) put(x, "\r\n", 2);
-}
-
-void nb_exchange_end(nb_exchange *x)
-{
-    if (x->chunked && !x->head_only) put(x, "0\r\n\r\n", 5);
-    complete(x);
-}
-
-void nb_exchange_abort(nb_exchange *x)
-{
-    x->user = NULL;
-    x->dead = true;
-}
-
-/* A request that cannot be read: an answer without the handler, and the end of the connection. */
-static void refuse(nb_exchange *x, int status, const char *why)
-{
-    nb_buf body = {0};
-    const char *type = status == 503 ? "ServiceUnavailableError" : nb_http_phrase(status);
-    nb_http_error_body(&body, status, type, why);
-    x->close = true;
-    nb_buf_clear(&x->headers);
-    if (status == 503) nb_exchange_header(x, "retry-after", "1");
-    x->user = NULL;
-    nb_exchange_send(x, status, "application/json", body.data, body.len);
-    nb_buf_free(&body);
 }
 
 /* ---- Requests ---- */
@@ -278,7 +120,7 @@ static bool count_body(nb_exchange *x, size_t n)
 {
     nb_http *h = x->h;
     if (n > h->opt.max_bodies - h->bodies) {
-        refuse(x, 503, "too many large requests at once: try again later");
+        nb_http_refuse(x, 503, "too many large requests at once: try again later");
         return false;
     }
     h->bodies += n;
@@ -289,7 +131,7 @@ static bool count_body(nb_exchange *x, size_t n)
 static void hand_over(nb_exchange *x)
 {
     nb_http *h = x->h;
-    enter(x, ANSWERING);
+    nb_http_enter(x, NB_HTTP_ANSWERING);
     x->arrival = x->since;
     h->handler.request(h->handler.ctx, x);
 }
@@ -310,7 +152,7 @@ static bool read_head(nb_exchange *x)
     x->scanned = n;
     if (end.pos < 0) {
         if (n <= NB_HTTP_MAX_HEAD) return false;
-        refuse(x, 431, "the headers are longer than 64 KiB");
+        nb_http_refuse(x, 431, "the headers are longer than 64 KiB");
         return true;
     }
     size_t head = (size_t)end.pos + 4;
@@ -320,19 +162,20 @@ static bool read_head(nb_exchange *x)
     if (!bytes) no = (nb_http_refusal){503, "no memory for the request"};
     evbuffer_drain(in, head);
     if (!ok) {
-        refuse(x, no.status, no.why);
+        nb_http_refuse(x, no.status, no.why);
         return true;
     }
     if (!x->request.chunked && x->request.length > x->h->opt.max_body) {
-        refuse(x, 413, "the body is too large");
+        nb_http_refuse(x, 413, "the body is too large");
         return true;
     }
     if (!x->request.chunked && !x->request.length) {
         hand_over(x);
         return true;
     }
-    enter(x, READ_BODY);
-    if (x->request.wants_continue && !evbuffer_get_length(in)) put(x, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    nb_http_enter(x, NB_HTTP_READ_BODY);
+    if (x->request.wants_continue && !evbuffer_get_length(in))
+        nb_http_put(x, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     return true;
 }
 
@@ -348,7 +191,7 @@ static bool read_chunks(nb_exchange *x)
                                                 n, x->h->opt.max_body, &used, &x->body, &no);
         evbuffer_drain(in, used);
         if (!count_body(x, x->body.len - before)) return true;
-        if (more == NB_HTTP_REFUSED) refuse(x, no.status, no.why);
+        if (more == NB_HTTP_REFUSED) nb_http_refuse(x, no.status, no.why);
         if (more == NB_HTTP_DONE) hand_over(x);
         if (more != NB_HTTP_MORE) return true;
     }
@@ -363,7 +206,7 @@ static bool read_body(nb_exchange *x)
     if (!n) return false;
     if (!count_body(x, n)) return true;
     if (!nb_buf_reserve(&x->body, n)) {
-        refuse(x, 503, "no memory for the body");
+        nb_http_refuse(x, 503, "no memory for the body");
         return true;
     }
     evbuffer_remove(in, x->body.data + x->body.len, n);
@@ -389,14 +232,14 @@ static void advance(nb_exchange *x)
     x->inside = true;
     for (bool more = true; more && !x->dead;) {
         switch (x->state) {
-        case READ_HEAD: more = read_head(x); break;
-        case READ_BODY: more = read_body(x); break;
-        case LINGERING:
+        case NB_HTTP_READ_HEAD: more = read_head(x); break;
+        case NB_HTTP_READ_BODY: more = read_body(x); break;
+        case NB_HTTP_LINGERING:
             discard(x);
             more = false;
             break;
         default:
-            if (x->state == FLUSHING && x->close)
+            if (x->state == NB_HTTP_FLUSHING && x->close)
                 discard(x);
             else if (evbuffer_get_length(input(x)) > PIPELINE_BYTES)
                 x->dead = true;
@@ -416,7 +259,7 @@ static void on_read(struct bufferevent *bev, void *ctx)
 static void on_write(struct bufferevent *bev, void *ctx)
 {
     nb_exchange *x = ctx;
-    flushed(x);
+    nb_http_flushed(x);
     freed_if_dead(x);
 }
 
@@ -426,7 +269,7 @@ static void on_event(struct bufferevent *bev, short what, void *ctx)
     if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR))) return;
     x->eof = true;
     /* A whole answer is still delivered to who has closed only his half; one that is still being made is not. */
-    if (x->state == FLUSHING && !(what & BEV_EVENT_ERROR)) return;
+    if (x->state == NB_HTTP_FLUSHING && !(what & BEV_EVENT_ERROR)) return;
     x->dead = true;
     freed_if_dead(x);
 }
@@ -444,7 +287,7 @@ static bool make_room(nb_http *h)
 {
     nb_exchange *idle = NULL;
     for (nb_exchange *x = h->first; x; x = x->next)
-        if (x->state == READ_HEAD && !x->inside && !evbuffer_get_length(input(x)) &&
+        if (x->state == NB_HTTP_READ_HEAD && !x->inside && !evbuffer_get_length(input(x)) &&
             (!idle || x->since < idle->since))
             idle = x;
     if (idle) free_exchange(idle);
@@ -474,9 +317,10 @@ static void on_accept(void *ctx, int fd, const char *peer)
     h->last = x;
     h->connections++;
     bufferevent_setcb(bev, on_read, on_write, on_event, x);
-    if (!evbuffer_add_cb(output(x), on_drain, x) || bufferevent_enable(bev, EV_READ | EV_WRITE) != 0)
+    if (!evbuffer_add_cb(bufferevent_get_output(bev), on_drain, x) ||
+        bufferevent_enable(bev, EV_READ | EV_WRITE) != 0)
         x->dead = true;
-    if (full) refuse(x, 503, "too many connections: try again later");
+    if (full) nb_http_refuse(x, 503, "too many connections: try again later");
     freed_if_dead(x);
 }
 
@@ -492,24 +336,24 @@ static void check_time(nb_exchange *x, double t)
     const nb_http_options *o = &x->h->opt;
     double slow = o->slow_seconds;
     switch (x->state) {
-    case READ_HEAD:
+    case NB_HTTP_READ_HEAD:
         if (!evbuffer_get_length(input(x)))
             x->dead = t - x->since > o->idle_seconds;
         else if (t - x->since > slow)
-            refuse(x, 408, "the headers took too long to come");
+            nb_http_refuse(x, 408, "the headers took too long to come");
         break;
-    case READ_BODY:
+    case NB_HTTP_READ_BODY:
         if (t - x->since > slow + (double)x->body.len / o->slow_rate)
-            refuse(x, 408, "the body came too slowly");
+            nb_http_refuse(x, 408, "the body came too slowly");
         break;
-    case ANSWERING:
-    case FLUSHING:
+    case NB_HTTP_ANSWERING:
+    case NB_HTTP_FLUSHING:
         if (nb_exchange_pending(x) && t - x->behind <= slow) break;
         x->dead = nb_exchange_pending(x) && (double)x->taken < slow * o->slow_rate;
         x->behind = t;
         x->taken = 0;
         break;
-    case LINGERING: x->dead = t - x->since > LINGER_SECONDS; break;
+    case NB_HTTP_LINGERING: x->dead = t - x->since > LINGER_SECONDS; break;
     }
 }
 
@@ -581,51 +425,7 @@ void nb_http_close_after_answers(nb_http *h)
     h->close_all = true;
 }
 
-const nb_http_request *nb_exchange_request(const nb_exchange *x)
-{
-    return &x->request;
-}
-
-size_t nb_exchange_take_body(nb_exchange *x, nb_buf *to)
-{
-    size_t counted = x->counted;
-    *to = x->body;
-    x->body = (nb_buf){0};
-    x->counted = 0;
-    return counted;
-}
-
 void nb_http_body_freed(nb_http *h, size_t counted)
 {
     h->bodies -= counted;
-}
-
-const char *nb_exchange_peer(const nb_exchange *x)
-{
-    return x->peer;
-}
-
-double nb_exchange_arrival(const nb_exchange *x)
-{
-    return x->arrival;
-}
-
-int nb_exchange_status(const nb_exchange *x)
-{
-    return x->status;
-}
-
-uint64_t nb_exchange_sent(const nb_exchange *x)
-{
-    return x->sent;
-}
-
-void nb_exchange_set_user(nb_exchange *x, void *user)
-{
-    x->user = user;
-}
-
-void *nb_exchange_user(const nb_exchange *x)
-{
-    return x->user;
 }

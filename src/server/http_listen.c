@@ -19,14 +19,16 @@
 #define BACKLOG 1024
 #define MOST_ADDRESSES 16 /* of one name */
 #define MOST_TRIES 16     /* for a port that is free at every address */
-#define REST_MS 500       /* without file descriptors */
+#define REST_MS                                                                                              \
+    500 /* that nobody is accepted without file descriptors: at most, a timer that always runs ends it */
 
 struct nb_listener {
     nb_listener_events events;
     struct evconnlistener *at[MOST_ADDRESSES];
     size_t n;
     uint16_t port;
-    struct event *rested;
+    struct event *rested; /* always pending: when it is needed there may be no memory to add it */
+    bool resting;
     char *path; /* of the Unix socket; NULL: not one, or not ours */
 };
 
@@ -211,28 +213,32 @@ static void on_accept(struct evconnlistener *at, evutil_socket_t fd, struct sock
 static void on_error(struct evconnlistener *at, void *ctx)
 {
     nb_listener *l = ctx;
-    const struct timeval rest = {.tv_usec = REST_MS * 1000};
-    l->events.starved(l->events.ctx);
-    if (event_add(l->rested, &rest) != 0) return;
+    l->resting = true;
     for (size_t i = 0; i < l->n; i++) evconnlistener_disable(l->at[i]);
+    l->events.starved(l->events.ctx);
 }
 
 static void on_rested(evutil_socket_t fd, short what, void *ctx)
 {
-    const nb_listener *l = ctx;
-    for (size_t i = 0; i < l->n; i++) evconnlistener_enable(l->at[i]);
+    nb_listener *l = ctx;
+    bool all = true;
+    if (!l->resting) return;
+    for (size_t i = 0; i < l->n; i++) all = evconnlistener_enable(l->at[i]) == 0 && all;
+    l->resting = !all;
 }
 
 /* A listener of sockets, which become its own or are closed. */
 static nb_status listen_on(struct event_base *base, const nb_listener_events *events, sockets *s,
                            nb_listener **out, nb_error *err)
 {
+    const struct timeval rest = {.tv_usec = REST_MS * 1000};
     nb_listener *l = calloc(1, sizeof *l);
     if (l) {
         l->events = *events;
-        l->rested = event_new(base, -1, 0, on_rested, l);
+        l->rested = event_new(base, -1, EV_PERSIST, on_rested, l);
     }
-    while (l && l->rested && s->n > 0) {
+    bool timed = l && l->rested && event_add(l->rested, &rest) == 0;
+    while (timed && s->n > 0) {
         struct evconnlistener *at = evconnlistener_new(
             base, on_accept, l, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, s->fd[s->n - 1]);
         if (!at) break;
@@ -240,7 +246,7 @@ static nb_status listen_on(struct event_base *base, const nb_listener_events *ev
         evconnlistener_set_error_cb(at, on_error);
         l->at[l->n++] = at;
     }
-    if (l && l->rested && !s->n) {
+    if (timed && !s->n) {
         *out = l;
         return NB_OK;
     }

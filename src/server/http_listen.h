@@ -14,7 +14,7 @@ typedef struct nb_listener nb_listener;
 typedef struct nb_listener_events {
     /* Somebody connected: fd is the callee's. peer is "127.0.0.1:4711", "[::1]:4711" or "unix". */
     void (*accepted)(void *ctx, int fd, const char *peer);
-    /* Out of file descriptors, most likely: room is wanted. Nobody is accepted for half a second. */
+    /* Out of file descriptors, most likely: room is wanted. Nobody is accepted for up to half a second. */
     void (*starved)(void *ctx);
     void *ctx;
 } nb_listener_events;

@@ -12,6 +12,7 @@
 #include <event2/event.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -54,7 +55,7 @@ void freeaddrinfo(struct addrinfo *list)
 }
 
 static struct event_base *base;
-static int accepted;
+static int accepted, starved;
 
 static void on_accepted(void *ctx, int fd, const char *peer)
 {
@@ -64,7 +65,7 @@ static void on_accepted(void *ctx, int fd, const char *peer)
 
 static void on_starved(void *ctx)
 {
-    fail();
+    starved++;
 }
 
 static const nb_listener_events events = {on_accepted, on_starved, NULL};
@@ -157,11 +158,44 @@ static void too_many(void **unused)
     assert_non_null(strstr(err.remedy, "--host"));
 }
 
+/* Without file descriptors the listener rests instead of failing over and over, and goes on by itself. The loop's passes are counted
+ * by what it runs: each failed accept is one call of on_starved. */
+static void no_file_descriptors(void **unused)
+{
+    nb_listener *l;
+    nb_error err = {0};
+    struct rlimit before, none;
+    const struct timeval second = {.tv_sec = 1};
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    names[0] = "127.0.0.2";
+    assert_int_equal(open_names(1, 0, &l, &err), NB_OK);
+    a.sin_port = htons(nb_listener_port(l));
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.2", &a.sin_addr), 1);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    accepted = starved = 0;
+    event_base_loopexit(base, &second);
+    event_base_dispatch(base);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(accepted, 0);
+    assert_true(starved >= 1 && starved <= 4); /* at once, and each half second */
+    event_base_loopexit(base, &second);
+    event_base_dispatch(base);
+    assert_int_equal(accepted, 1);
+    close(fd);
+    nb_listener_free(l);
+}
+
 int main(void)
 {
     base = event_base_new();
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_address), cmocka_unit_test(absent_addresses),
-                                       cmocka_unit_test(one_in_use), cmocka_unit_test(too_many)};
+                                       cmocka_unit_test(one_in_use), cmocka_unit_test(too_many),
+                                       cmocka_unit_test(no_file_descriptors)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     event_base_free(base);
     return rc;
