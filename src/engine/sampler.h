@@ -9,7 +9,7 @@
 #include "base/error.h"
 
 #define NB_LOGPROBS_ALL (-2)
-#define NB_MAX_BAD_WORDS 128
+#define NB_MAX_BAD_WORDS 256 /* sequences of tokens */
 
 /* How one sequence is sampled. Zero-initialise, then nb_sample_defaults. Arrays are borrowed by nb_sampler_new, which copies. */
 typedef struct nb_sample_params {

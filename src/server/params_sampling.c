@@ -9,8 +9,8 @@
 #include "server/api_json.h"
 #include "server/params_types.h"
 
-#define MAX_N 16384       /* VLLM_MAX_N_SEQUENCES */
-#define MAX_BAD_WORDS 128 /* after tokenising */
+#define MAX_N 16384                          /* VLLM_MAX_N_SEQUENCES */
+#define MAX_BAD_WORDS (NB_MAX_BAD_WORDS / 2) /* each in two forms */
 #define LEAST_TEMPERATURE 0.01
 #define GREEDY_BELOW 1e-5
 
@@ -208,8 +208,14 @@ static bool add_allowed(const nb_api *a, const nb_params *p, nb_sampling_set *s,
     return true;
 }
 
-/* A word as it begins a text, and as it follows one: with a space before it. The second counts when the space has made another
- * first token of it, and not one more. */
+/* Whether a ends with the n ids of b from `at` on: who bans those bans a. */
+static bool ends_with(const nb_ids *a, const nb_ids *b, size_t at, size_t n)
+{
+    return n && n <= a->len && memcmp(a->data + (a->len - n), b->data + at, n * sizeof *b->data) == 0;
+}
+
+/* A word as it begins a text, and as it follows one, with a space before it, unless the first form is the second's end. vLLM leaves
+ * the second out wherever it has not as many tokens, and the word then comes in spite of it. */
 static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_params *p, nb_sampling_set *s,
                           nb_api_error *e)
 {
@@ -229,7 +235,7 @@ static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_par
             nb_api_bad(e, "bad_words", NULL, "bad_words cannot contain an empty string.");
             goto out;
         }
-        while (len && *w == ' ') w++, len--;
+        while (len && strchr(" \t\n\v\f\r", *w) && *w) w++, len--;
         for (int space = 0; space < 2; space++) {
             nb_buf_clear(&text);
             nb_buf_adds(&text, space ? " " : "");
@@ -240,9 +246,7 @@ static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_par
                 nb_api_bad_status(e, &err);
                 goto out;
             }
-            bool another = word.len && (!space || (word.len == first_len && word.data[0] != all.data[first]));
-            if (!another) continue;
-            if (s->p.n_bad == MAX_BAD_WORDS) goto many;
+            if (!word.len || (space && ends_with(&word, &all, first, first_len))) continue;
             if (word.len > a->opt.max_context) {
                 nb_api_bad(e, "bad_words", NULL,
                            "bad_words has an entry of %zu tokens, which no answer within the context of %zu "
@@ -263,8 +267,7 @@ static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_par
     ok = true;
     goto out;
 many:
-    nb_api_bad(e, "bad_words", NULL, "Too many bad words: at most %d are allowed after tokenisation.",
-               MAX_BAD_WORDS);
+    nb_api_bad(e, "bad_words", NULL, "Too many bad words: at most %d are allowed.", MAX_BAD_WORDS);
     goto out;
 nomem:
     nb_api_nomem(e);

@@ -100,7 +100,7 @@ static void test_lists(void **unused)
     p.bad_len = (const size_t[]){2, 0};
     refuses(p, "without tokens");
     p.n_bad = NB_MAX_BAD_WORDS + 1;
-    refuses(p, "more than 128");
+    refuses(p, "more than 256");
 
     p = defaults();
     p.logprobs = NB_LOGPROBS_ALL;

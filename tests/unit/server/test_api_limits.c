@@ -152,6 +152,30 @@ static void bad_words(void **state)
     nb_buf_free(&got);
 }
 
+/* " it" is one token (260), "it" is two: the word as it follows another is banned with the word as it begins a text. " a" is a space and
+ * "a": who bans "a" has banned it. White space alone is the space. */
+static void bad_words_after_a_space(void **state)
+{
+    static const tiny k = {
+        .vocab = ",\"\u0120i\":259,\"\u0120it\":260",
+        .merges = "\"\u0120 i\",\"\u0120i t\"",
+        .added = FAKE_SPECIAL(256, "<s>") "," FAKE_SPECIAL(257, "</s>") "," FAKE_SPECIAL(258, "<tool_call>")};
+    nb_api_options opt = fake_options();
+    fake_close();
+    fake_tokenizer = tiny_new(&k);
+    fake_open(&opt, NULL);
+    fake_reset("z", NB_FINISH_LENGTH);
+    TAKEN("\"bad_words\":[\"it\",\"\\n a\",\" \"]");
+    assert_int_equal(fake.spec.sampling.n_bad, 4);
+    assert_true(fake.bad_len[0] == 2 && fake.bad[0] == 'i' && fake.bad[1] == 't');
+    assert_true(fake.bad_len[1] == 1 && fake.bad[2] == 260);
+    assert_true(fake.bad_len[2] == 1 && fake.bad[3] == 'a');
+    assert_true(fake.bad_len[3] == 1 && fake.bad[4] == ' ');
+    fake_close();
+    fake_open(&opt, NULL);
+    fake_reset("z", NB_FINISH_LENGTH);
+}
+
 static void logprobs(void **state)
 {
     BAD("\"logprobs\":21", "\"logprobs\"",
@@ -424,6 +448,7 @@ int main(void)
         cmocka_unit_test(defaults_of_the_model),
         cmocka_unit_test(token_lists),
         cmocka_unit_test(bad_words),
+        cmocka_unit_test(bad_words_after_a_space),
         cmocka_unit_test(logprobs),
         cmocka_unit_test(lengths),
         cmocka_unit_test(many_prompts),
