@@ -174,6 +174,7 @@ static nb_status start_api(const nb_serve_options *o, const char *folder, const 
                          .max_context = plan->max_context,
                          .max_logprobs = (int)o->max_logprobs,
                          .auto_tool_choice = o->auto_tools,
+                         .exclude_tools = o->exclude_tools,
                          .tool_parser = o->tool_parser,
                          .reasoning_parser =
                              o->reasoning_parser && *o->reasoning_parser ? o->reasoning_parser : NULL,

@@ -265,7 +265,9 @@ static int check(const parser *p)
 {
     nb_serve_options *o = p->o;
     o->fit_seqs = o->max_seqs == UINT64_MAX;
-    if (o->fit_seqs) o->max_seqs = 256;
+    /* What was not given goes by what was. */
+    if (o->fit_seqs) o->max_seqs = o->max_rows < 256 ? o->max_rows : 256;
+    if (o->max_rows == UINT64_MAX) o->max_rows = o->max_seqs > 512 ? o->max_seqs : 512;
     const struct {
         const char *name;
         uint64_t value, low, high;
@@ -298,7 +300,7 @@ int nb_serve_options_parse(int argc, char **argv, nb_serve_options *o)
 {
     *o = (nb_serve_options){.port = 8000,
                             .max_seqs = UINT64_MAX,
-                            .max_rows = 512,
+                            .max_rows = UINT64_MAX,
                             .queue_requests = UINT64_MAX,
                             .queue_tokens = UINT64_MAX,
                             .memory_share = 0.92,

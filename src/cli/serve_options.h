@@ -35,7 +35,7 @@ typedef struct nb_serve_options {
     nb_serve_list names;
     const char *generation, *generation_override, *chat_template, *template_kwargs, *response_role;
     const char *tool_parser, *reasoning_parser;
-    bool auto_tools, trust_template, prompt_details, force_usage, tokens_as_ids;
+    bool auto_tools, exclude_tools, trust_template, prompt_details, force_usage, tokens_as_ids;
     int64_t max_logprobs;
     uint64_t seed;
     /* Logs. */

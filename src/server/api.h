@@ -20,6 +20,7 @@ typedef struct nb_api_options {
     size_t max_context;
     int max_logprobs;                           /* -1: whole vocabulary */
     bool auto_tool_choice;                      /* --enable-auto-tool-choice */
+    bool exclude_tools;                         /* --exclude-tools-when-tool-choice-none */
     const char *tool_parser, *reasoning_parser; /* names of text/reply.h, or NULL */
     bool trust_chat_template;                   /* requests may bring their own template */
     bool prompt_tokens_details, force_usage, tokens_as_ids;

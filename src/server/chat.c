@@ -76,6 +76,20 @@ void nb_chat_check_messages(nb_field_errors *f, const json_t *messages)
     }
 }
 
+static void check_function(nb_field_errors *f, const char *loc, const json_t *tool, const json_t *function)
+{
+    char at[160];
+    const json_t *text = json_object_get(function, "description"),
+                 *schema = json_object_get(function, "parameters");
+    if (!function) nb_field_error(f, loc, "missing", "Field required", tool, NULL);
+    if (!function || !nb_is_object(f, loc, function)) return;
+    need_text(f, loc, function, "name");
+    snprintf(at, sizeof at, "%s.description", loc);
+    if (text && !json_is_null(text)) nb_is_text(f, at, text);
+    snprintf(at, sizeof at, "%s.parameters", loc);
+    if (schema && !json_is_null(schema)) nb_is_object(f, at, schema);
+}
+
 void nb_chat_check_tools(nb_field_errors *f, const json_t *tools)
 {
     char loc[64];
@@ -89,11 +103,7 @@ void nb_chat_check_tools(nb_field_errors *f, const json_t *tools)
             nb_is_choice(f, loc, type, "function");
         }
         snprintf(loc, sizeof loc, "tools.%zu.function", i);
-        const json_t *function = json_object_get(tool, "function");
-        if (!function)
-            nb_field_error(f, loc, "missing", "Field required", tool, NULL);
-        else if (nb_is_object(f, loc, function))
-            need_text(f, loc, function, "name");
+        check_function(f, loc, tool, json_object_get(tool, "function"));
     }
 }
 
@@ -194,7 +204,8 @@ static json_t *render_request(const nb_api *a, const nb_params *p)
               json_object_set_new(r, "continue_final_message",
                                   json_boolean(nb_bool(p->continue_final, false))) == 0 &&
               json_object_set(r, "chat_template_kwargs", k) == 0;
-    if (ok && p->tools) ok = json_object_set(r, "tools", (json_t *)p->tools) == 0;
+    bool tools = p->tools && !(a->opt.exclude_tools && is_word(p->tool_choice, "none"));
+    if (tools && ok) ok = json_object_set(r, "tools", (json_t *)p->tools) == 0;
     if (ok && p->documents) ok = json_object_set(r, "documents", (json_t *)p->documents) == 0;
     json_decref(k);
     if (ok) return r;

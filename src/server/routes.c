@@ -50,7 +50,7 @@ const char *nb_route_strip(const char *path, const char *root)
 
 bool nb_route_guarded(const char *path)
 {
-    static const char *const prefixes[] = {"/v1", "/v2", "/inference"};
+    static const char *const prefixes[] = {"/v1", "/v2", "/inference", "/cohere"};
     const char *arg;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(path, prefixes[i], strlen(prefixes[i])) == 0) return true;

@@ -37,7 +37,9 @@ response-role enable-auto-tool-choice tool-call-parser reasoning-parser enable-p
 return-tokens-as-token-ids enable-server-load-tracking enable-request-id-headers enable-log-requests max-log-len disable-log-stats
 disable-uvicorn-access-log uvicorn-log-level root-path ssl-keyfile ssl-certfile ssl-ca-certs allowed-origins allowed-methods
 allowed-headers shutdown-timeout scheduler-reserve-full-isl watermark stream-interval async-scheduling structured-outputs-config
-speculative-config enable-lora lora-modules max-num-queued-reqs max-num-queued-tokens config""".split()
+speculative-config enable-lora lora-modules max-num-queued-reqs max-num-queued-tokens config exclude-tools-when-tool-choice-none
+disable-cascade-attn disable-custom-all-reduce disable-fastapi-docs disable-frontend-multiprocessing max-parallel-loading-workers
+otlp-traces-endpoint log-config-file reasoning-parser-plugin""".split()
 
 
 @pytest.mark.parametrize("flag", VLLM)
@@ -69,6 +71,8 @@ def test_no_flag_of_vllm_is_unknown(flag):
     (["--max-num-batched-tokens", "4", "--max-num-seqs", "8"], ["--max-num-batched-tokens 4", "--max-num-seqs 8"]),
     (["--tool-call-parser", "martian"], ["martian", "hermes"]),
     (["--enable-auto-tool-choice"], ["--tool-call-parser"]),
+    (["--nnodes", "2"], ["--nnodes 2", "load balancer"]),
+    (["--logits-processors", "x:y"], ["--logits-processors"]),
     (["--override-generation-config", "{\"top_z\": 1}"], ["top_z"]),
     (["--default-chat-template-kwargs", "[]"], ["--default-chat-template-kwargs"]),
     (["--default-chat-template-kwargs.x", "1"], ["JSON"]),
@@ -137,6 +141,13 @@ def test_the_plan_is_printed():
     assert "longest request: 1000 tokens" in s.text() and "1 of them at once" in s.text()  # 63 blocks each
     info = next(k for k in m if k.startswith("vllm:cache_config_info{"))
     assert 'num_gpu_blocks="100"' in info and 'kv_cache_size_tokens="1600"' in info and 'kv_cache_max_concurrency="1"' in info
+
+
+@pytest.mark.parametrize("args,seqs", [(["--max-num-seqs", "600"], 600), (["--max-num-batched-tokens", "64"], 64)])
+def test_of_two_sizes_the_one_not_given_follows(args, seqs):
+    """vLLM takes either alone: as many rows as sequences, as many sequences as rows."""
+    with Server(*args, "--max-model-len", "64") as s:
+        assert f"; {seqs} of them at once" in s.text()
 
 
 def test_model_flag_and_underscores():

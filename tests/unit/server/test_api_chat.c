@@ -1,6 +1,8 @@
 /* /v1/chat/completions without parsers: prompts from messages, answers whole and streamed as specs/http_api.md §2. */
 #include "server/fake_core.h"
 
+#include "server/api_internal.h"
+
 #define ASK(body, status, want) fake_expect(NB_ROUTE_CHAT, body, status, want)
 #define PART(body, status, want) fake_expect_part(NB_ROUTE_CHAT, body, status, want)
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
@@ -128,6 +130,12 @@ static void what_templates_see(void **state)
          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}",
          200, "\"content\":\"x\"");
     expect_prompt("u:hi;Tf;a:");
+    fake_api->opt.exclude_tools = true; /* --exclude-tools-when-tool-choice-none */
+    PART("{" USER
+         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}",
+         200, "\"content\":\"x\"");
+    expect_prompt("u:hi;a:");
+    fake_api->opt.exclude_tools = false;
 }
 
 /* Templates that have no role "developer" get the messages of the system in its place. */

@@ -186,6 +186,18 @@ static void bodies(void **state)
         NB_ROUTE_CHAT, "{\"messages\":[],\"tools\":[{\"type\":\"function\"}]}", 400,
         "{'type': 'missing', 'loc': ('body', 'tools', 0, 'function'), 'msg': 'Field required', 'input': "
         "{'type': 'function'}}");
+    fake_expect_part(
+        NB_ROUTE_CHAT,
+        "{\"messages\":[],\"tools\":[{\"function\":{\"name\":\"f\",\"description\":null,\"parameters\":null}}"
+        ","
+        "{\"function\":{\"name\":\"f\",\"description\":1,\"parameters\":\"x\"}}]}",
+        400,
+        "2 validation errors:\\n  {'type': 'string_type', 'loc': ('body', 'tools', 1, 'function', "
+        "'description'), 'msg': 'Input should be a valid string', 'input': 1}\\n  {'type': 'dict_type', "
+        "'loc': "
+        "('body', 'tools', 1, 'function', 'parameters'), 'msg': 'Input should be a valid dictionary', "
+        "'input': "
+        "'x'}");
     fake_expect_part(NB_ROUTE_CHAT, "{\"messages\":[],\"reasoning_effort\":\"most\"}", 400,
                      "Input should be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'");
     /* Fields that nobody knows are no fault, and of a key given twice the last counts. */

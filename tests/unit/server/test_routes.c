@@ -51,6 +51,7 @@ static void guarded(void **state)
     assert_true(nb_route_guarded("/v1/nothing"));
     assert_true(nb_route_guarded("/v2/x"));
     assert_true(nb_route_guarded("/inference/v1/generate"));
+    assert_true(nb_route_guarded("/cohere/v2/embed"));
     assert_true(nb_route_guarded("/chat/completions"));
     assert_true(nb_route_guarded("/models/x"));
     assert_false(nb_route_guarded("/tokenize"));
