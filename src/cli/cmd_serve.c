@@ -234,7 +234,7 @@ static void tell_plan(const nb_serve_log *log, const nb_plan *p)
     nb_buf_free(&text);
 }
 
-static void tell_address(const nb_serve_log *log, const nb_serve_options *o, const nb_server *server,
+static void tell_address(const nb_serve_log *log, const nb_serve_options *o, uint16_t port,
                          const char *message)
 {
     char url[400];
@@ -242,7 +242,7 @@ static void tell_address(const nb_serve_log *log, const nb_serve_options *o, con
         snprintf(url, sizeof url, "unix:%s", o->uds);
     else
         snprintf(url, sizeof url, strchr(o->host ? o->host : "", ':') ? "http://[%s]:%u" : "http://%s:%u",
-                 o->host ? o->host : "localhost", nb_server_port(server));
+                 o->host ? o->host : "localhost", port);
     const nb_log_field f[] = {{"url", url, 0}, {"model", o->names.n ? o->names.item[0] : o->model, 0}};
     nb_serve_log_line(log, NB_LOG_INFO, message, f, sizeof f / sizeof *f);
 }
@@ -270,6 +270,25 @@ static bool stop(const nb_serve_options *o, const nb_serve_log *log, nb_server *
     return true;
 }
 
+/* What the start ends with. Checking reads the whole folder once more and cannot be interrupted, so the thread that stops does
+ * not do it. */
+typedef struct last_words {
+    const nb_serve_options *o;
+    const nb_serve_log *log;
+    const char *folder;
+    uint16_t port;
+} last_words;
+
+static void *tell_ready(void *arg)
+{
+    const last_words *w = arg;
+    char health[1024];
+    if (!w->o->quiet && nb_cli_health_line(w->folder, health, sizeof health))
+        nb_serve_log_line(w->log, NB_LOG_WARN, health, NULL, 0);
+    tell_address(w->log, w->o, w->port, "ready"); /* the last word, for who waits for it */
+    return NULL;
+}
+
 /* Everything that needs options, plan and metrics: listens, loads, waits, stops. */
 static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char *folder, const nb_plan *plan,
                  const nb_server_options *so, nb_serve_log *log, stopper *signals)
@@ -277,21 +296,22 @@ static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char
     nb_server *server = NULL;
     nb_served model = {0};
     nb_error err = {.offset = -1};
-    char health[1024];
+    pthread_t teller;
+    bool apart = false;
     int rc = NB_EXIT_OK;
     nb_sink sink = lo->sink;
     sink.log = sink_log; /* the progress bar stays the program's */
     sink.ctx = log;
     if (log->json) sink.progress = NULL;
     if (nb_server_new(so, &server, &err) != NB_OK) return fail(log, &err);
-    tell_address(log, o, server, "listening; the model is loading");
+    last_words words = {o, log, folder, nb_server_port(server)};
+    tell_address(log, o, words.port, "listening; the model is loading");
     nb_status s = nb_serve_load(o, folder, lo, plan, server, so->metrics, &sink, &model, &err);
     if (s == NB_OK) s = nb_server_ready(server, model.api, model.core, &err);
     if (s == NB_OK) {
         atomic_store(&signals->loading, false);
-        if (!o->quiet && nb_cli_health_line(folder, health, sizeof health))
-            nb_serve_log_line(log, NB_LOG_WARN, health, NULL, 0);
-        tell_address(log, o, server, "ready"); /* the last word, for who waits for it */
+        apart = pthread_create(&teller, NULL, tell_ready, &words) == 0;
+        if (!apart) tell_ready(&words);
         while (sem_wait(&signals->asked) != 0 && errno == EINTR) {}
         if (!stop(o, log, server, &model)) return NB_EXIT_FAILED;
         say(log, "stopped");
@@ -300,6 +320,7 @@ static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char
     }
     nb_server_free(server);
     nb_served_free(&model);
+    if (apart && pthread_tryjoin_np(teller, NULL) != 0) _exit(rc); /* it reads the folder still */
     return rc;
 }
 

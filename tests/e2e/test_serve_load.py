@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 import pytest
 
 import nb
+import st
 from serving import PATIENCE, Server, answer_status, frames, long_request, raw_post, read_all, reset
 
 
@@ -246,6 +248,19 @@ def test_a_second_signal_ends_at_once():
         assert status == 128 + signal.SIGTERM and took < 2 * PATIENCE
         for t in threads:
             t.join()
+
+
+def test_a_signal_while_the_folder_is_checked(tmp_path):
+    """The server answers, and reads its folder once more for the line about other stacks: 2 GB here that no model needs."""
+    folder = tmp_path / "model"
+    shutil.copytree(nb.OWN / "models" / "qwen3_ct", folder)
+    st.add_hole(folder / "model.safetensors", "vision_tower.hole", 1 << 31)
+    server = Server(model=folder, wait=False)
+    with server:
+        while server.get("/health")[0] != 200:
+            time.sleep(0.002)
+        assert server.stop()[0] == 0
+    assert "stopped" in server.text() and " ready " not in server.text()
 
 
 def test_a_signal_while_loading():
