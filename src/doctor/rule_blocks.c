@@ -1,7 +1,7 @@
 /*
  * What codes and block scales say about each other. A quantiser maps the largest weight of a block to the code 6 and the largest
  * block of a tensor to a scale near 448, so bytes that nobody quantised, or a global scale that belongs to other bytes, show in
- * counts alone: NB106 of weights, NB109, NB110, NB114.
+ * counts alone: NB106 of weights, NB109, NB110.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -288,28 +288,6 @@ static void judge_codes(const nb_check *c, const nb_module *m, const nb_block_va
     nb_value_effects(out, i, e, e, e);
 }
 
-/* ---- NB114 ---- */
-
-static void judge_clipped(const nb_check *c, const nb_module *m, const nb_block_values *v, nb_findings *out)
-{
-    const nb_tensor_info *t = nb_module_scale(m);
-    if (share(v->full, v->blocks) <= .01 || v->full <= 4 * (v->nearly ? v->nearly : 1) ||
-        2 * v->full_many <= v->full)
-        return;
-    size_t i = nb_value_finding(c, out, "NB114", NB_SEVERITY_WARNING, t, 0, t->end - t->begin,
-                                "the weight was clipped when it was quantised");
-    nb_findings_measured(
-        out, i,
-        "%.3g %% of the block scales are 0x7E (448), %.2g times as many as 0x7D; two codes of 6 "
-        "and more in %.3g %% of them",
-        100 * share(v->full, v->blocks), share(v->full, v->nearly ? v->nearly : 1),
-        100 * share(v->full_many, v->full));
-    nb_findings_expected(out, i, "about as many blocks at 448 as just below");
-    nb_findings_remedy(out, i, false, "export the linear again with a global scale of amax / 2688");
-    const nb_effect e = E(WRONG, "the largest weights are cut to the same smaller value");
-    nb_value_effects(out, i, e, e, e);
-}
-
 nb_status nb_rule_blocks(const nb_check *c, nb_findings *out, nb_error *err)
 {
     const bool four = picks_four(c);
@@ -319,7 +297,6 @@ nb_status nb_rule_blocks(const nb_check *c, nb_findings *out, nb_error *err)
         if (!nb_kind_nvfp4(m->kind) || !v->scanned) continue;
         judge_small(c, m, v, out);
         judge_codes(c, m, v, four, out);
-        judge_clipped(c, m, v, out);
     }
     return directions(c, out, err);
 }

@@ -226,13 +226,17 @@ const nb_rule nb_rules[] = {
      "Remedy: export the tensor again.",
      NULL},
     {"NB114", NB_SEVERITY_WARNING, "a weight was clipped when it was quantised",
-     "With a global scale that is too small, block scales saturate: a spike of 0x7E, over 1 % of the "
-     "blocks and over four times as many as 0x7D, and in these blocks several codes of 6, where an "
-     "unclipped block has one.\n"
+     "With a global scale that is too small the largest blocks saturate: their scales pile up at 0x7E, 448, "
+     "which else "
+     "the few blocks near the weight's maximum have. How many that should be is extrapolated from the scales "
+     "just "
+     "below, 0x79 to 0x7D; reported is a pile of ten blocks and half a percent at least that less than one "
+     "healthy "
+     "folder in a thousand would show.\n"
      "Example: the maximum was taken of one shard of a weight, a quarter of the whole's: its large blocks "
      "are cut to 448 * 6 * scale.\n"
      "Remedy: export the linear again with amax / 2688.",
-     NULL},
+     nb_rule_clipped},
     {"NB200", NB_SEVERITY_ERROR, "config.json cannot be read, or names an unknown architecture",
      "Without a config.json nothing can load the model: an error. An architecture that this build has no "
      "table for is a note: "

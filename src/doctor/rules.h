@@ -36,7 +36,8 @@ nb_status nb_rule_globals(const nb_check *c, nb_findings *out, nb_error *err);  
 nb_status nb_rule_inputs(const nb_check *c, nb_findings *out,
                          nb_error *err); /* NB105, NB106 of inputs, NB108, NB211 */
 nb_status nb_rule_blocks(const nb_check *c, nb_findings *out,
-                         nb_error *err); /* NB106 of weights, NB109, NB110, NB114 */
+                         nb_error *err); /* NB106 of weights, NB109, NB110 */
+nb_status nb_rule_clipped(const nb_check *c, nb_findings *out, nb_error *err); /* NB114 */
 nb_status nb_rule_columns(const nb_check *c, nb_findings *out,
                           nb_error *err); /* NB110 of the order in a byte */
 nb_status nb_rule_integers(const nb_check *c, nb_findings *out,

@@ -66,8 +66,8 @@ static void merge(nb_block_values *to, const nb_block_values *v)
     to->normal_6 += v->normal_6;
     to->normal_4 += v->normal_4;
     to->full += v->full;
-    to->full_many += v->full_many;
-    to->nearly += v->nearly;
+    to->full_mixed += v->full_mixed;
+    for (size_t k = 0; k < NB_NEAR; k++) to->near[k] += v->near[k];
 }
 
 static nb_status scan_blocks(const scanner *s, const unit *u, unsigned char *codes, unsigned char *scales,
@@ -77,13 +77,13 @@ static nb_status scan_blocks(const scanner *s, const unit *u, unsigned char *cod
     const nb_tensor_info *w = nb_module_codes(m), *sc = nb_module_scale(m);
     const bool nvfp4 = u->kind == UNIT_NVFP4, lone = u->kind == UNIT_E8M0;
     const size_t per = nvfp4 ? 8 : 16, step = lone ? CHUNK / 8 : CHUNK / per;
-    nb_counts c;
+    nb_counts c = {.any = true};
     for (uint64_t at = 0; at < u->n; at += step) {
         const size_t n = u->n - at < step ? (size_t)(u->n - at) : step;
         nb_status st = nb_ckpt_read(s->c, sc, u->first + at, scales, n, err);
         if (st == NB_OK && !lone) st = nb_ckpt_read(s->c, w, (u->first + at) * per, codes, n * per, err);
         if (st != NB_OK) return st;
-        memset(&c, 0, sizeof c);
+        nb_counts_clear(&c);
         if (nvfp4)
             s->count_16(codes, scales, n, &c);
         else

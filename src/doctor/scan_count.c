@@ -13,13 +13,14 @@
 #define NIBBLES(x) ((uint64_t)0x1111111111111111 * (x))
 #define PLAIN_MIN 0x08 /* the least normal scale */
 #define PLAIN_MAX 0x7D /* above it stand the largest and NaN */
-#define NEARLY 0x7D
+#define NEARLY 0x7D    /* nb_block_values.near begins here and goes down */
 
 static inline unsigned class_of(uint64_t codes)
 {
     const uint64_t four = (codes & codes >> 1) >> 1 & NIBBLES(1);
     const uint64_t six = four & codes;
-    return (unsigned)((codes & NIBBLES(7)) != 0) + (four != 0) + (six != 0) + ((six & (six - 1)) != 0);
+    const uint64_t magnitudes = codes & NIBBLES(7), smaller = magnitudes & ~(six * 7);
+    return (unsigned)(magnitudes != 0) + (four != 0) + (six != 0) + (six && smaller);
 }
 
 static inline uint64_t load(const unsigned char *p)
@@ -43,7 +44,7 @@ void nb_count_16_generic(const unsigned char *codes, const unsigned char *scales
 __attribute__((target("avx2"))) static void count_odd(const unsigned char *codes, const unsigned char *scales,
                                                       size_t n, nb_counts *c)
 {
-    const __m256i zero = _mm256_setzero_si256(), all = _mm256_cmpeq_epi64(zero, zero);
+    const __m256i zero = _mm256_setzero_si256();
     const __m256i magnitude = _mm256_set1_epi8(0x77), ones = _mm256_set1_epi8(0x11);
     __m256i uniform = zero;
     uint64_t cls[4], same[4];
@@ -53,14 +54,18 @@ __attribute__((target("avx2"))) static void count_odd(const unsigned char *codes
         const __m256i pair = _mm256_and_si256(x, _mm256_srli_epi64(x, 1));
         const __m256i four = _mm256_and_si256(_mm256_srli_epi64(pair, 1), ones),
                       six = _mm256_and_si256(four, x);
-        const __m256i many = _mm256_and_si256(six, _mm256_add_epi64(six, all));
         const __m256i turned = _mm256_or_si256(_mm256_slli_epi64(x, 4), _mm256_srli_epi64(x, 60));
         __m256i k = _mm256_cmpeq_epi64(_mm256_and_si256(x, magnitude), zero);
         k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(four, zero));
-        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(six, zero));
-        k = _mm256_add_epi64(k, _mm256_cmpeq_epi64(many, zero));
+        const __m256i sixes =
+            _mm256_or_si256(_mm256_or_si256(six, _mm256_slli_epi64(six, 1)), _mm256_slli_epi64(six, 2));
+        const __m256i smaller = _mm256_andnot_si256(sixes, _mm256_and_si256(x, magnitude));
+        const __m256i none = _mm256_cmpeq_epi64(six, zero);
+        k = _mm256_add_epi64(k, none);
+        k = _mm256_add_epi64(k, _mm256_or_si256(none, _mm256_cmpeq_epi64(smaller, zero)));
         uniform = _mm256_sub_epi64(uniform, _mm256_cmpeq_epi64(x, turned));
-        _mm256_storeu_si256((__m256i *)(void *)cls, _mm256_add_epi64(k, _mm256_set1_epi64x(NB_COUNT_MANY_6)));
+        _mm256_storeu_si256((__m256i *)(void *)cls,
+                            _mm256_add_epi64(k, _mm256_set1_epi64x(NB_COUNT_MIXED_6)));
         c->n[0][cls[0]][scales[i]]++;
         c->n[1][cls[1]][scales[i + 1]]++;
         c->n[0][cls[2]][scales[i + 2]]++;
@@ -70,101 +75,146 @@ __attribute__((target("avx2"))) static void count_odd(const unsigned char *codes
     c->uniform += same[0] + same[1] + same[2] + same[3];
 }
 
-/* A magnitude plus 2 has bit 3 set where the code stands for 4 or 6, plus 1 where it stands for 6. A block whose bytes are all
- * equal may be uniform. */
-__attribute__((target("avx2,popcnt"))) void
-nb_count_16_avx2(const unsigned char *codes, const unsigned char *scales, size_t n, nb_counts *c)
+/* A group of plain blocks under ordinary scales: adds how many stand under each of the scales just below the largest. Most groups
+ * have none there. */
+__attribute__((target("avx2,popcnt"))) static void count_near_avx2(__m256i scales, nb_counts *c)
+{
+    const __m256i first = _mm256_set1_epi8(NEARLY - NB_NEAR + 1);
+    if (!_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(scales, first), scales))) return;
+    for (int k = 0; k < NB_NEAR; k++) {
+        const __m256i equal = _mm256_cmpeq_epi8(scales, _mm256_set1_epi8((char)(NEARLY - k)));
+        c->plain_near[k] += (unsigned)__builtin_popcount((unsigned)_mm256_movemask_epi8(equal));
+    }
+}
+
+/* 32 blocks under ordinary scales, of which some have no code of 6 or nothing else. False: one is dead or uniform. A magnitude
+ * plus 2 has bit 3 set where the code stands for 4 or 6, plus 1 where it stands for 6. A block whose bytes are all equal may be
+ * uniform. */
+__attribute__((target("avx2,popcnt"))) static bool count_some_avx2(const unsigned char *codes, nb_counts *c)
 {
     const __m256i zero = _mm256_setzero_si256(), magnitude = _mm256_set1_epi8(0x77);
     const __m256i to_4 = _mm256_set1_epi8(0x22), to_6 = _mm256_set1_epi8(0x11),
                   bit = _mm256_set1_epi8((char)0x88);
     const __m256i turn = _mm256_setr_epi8(1, 2, 3, 4, 5, 6, 7, 0, 9, 10, 11, 12, 13, 14, 15, 8, 1, 2, 3, 4, 5,
                                           6, 7, 0, 9, 10, 11, 12, 13, 14, 15, 8);
-    const __m256i least = _mm256_set1_epi8(PLAIN_MIN), span = _mm256_set1_epi8(PLAIN_MAX - PLAIN_MIN),
-                  nearly = _mm256_set1_epi8(NEARLY);
-    __m256i sum_no_4 = zero, sum_no_6 = zero, top = zero;
-    uint64_t no_4[4], no_6[4], plain = 0;
+    __m256i odd = zero, none_4 = zero, none_6 = zero;
+    uint64_t no_4[4], no_6[4];
+    for (size_t k = 0; k < 8; k++) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 32 * k));
+        const __m256i m = _mm256_and_si256(x, magnitude);
+        const __m256i four = _mm256_and_si256(_mm256_add_epi8(m, to_4), bit),
+                      six = _mm256_and_si256(_mm256_add_epi8(m, to_6), bit);
+        odd = _mm256_or_si256(odd, _mm256_cmpeq_epi64(m, zero));
+        odd = _mm256_or_si256(odd, _mm256_cmpeq_epi64(x, _mm256_shuffle_epi8(x, turn)));
+        none_4 = _mm256_sub_epi64(none_4, _mm256_cmpeq_epi64(four, zero));
+        none_6 = _mm256_sub_epi64(none_6, _mm256_cmpeq_epi64(six, zero));
+    }
+    if (!_mm256_testz_si256(odd, odd)) return false;
+    _mm256_storeu_si256((__m256i *)(void *)no_4, none_4);
+    _mm256_storeu_si256((__m256i *)(void *)no_6, none_6);
+    const uint64_t without_6 = no_6[0] + no_6[1] + no_6[2] + no_6[3];
+    c->plain_6 += 32 - without_6;
+    c->plain_4 += without_6 - (no_4[0] + no_4[1] + no_4[2] + no_4[3]);
+    return true;
+}
+
+/* Blocks as quantisers leave them have a code of 6 and another one: such are neither dead nor uniform, and need no closer look. */
+__attribute__((target("avx2,popcnt"))) void
+nb_count_16_avx2(const unsigned char *codes, const unsigned char *scales, size_t n, nb_counts *c)
+{
+    const __m256i zero = _mm256_setzero_si256(), magnitude = _mm256_set1_epi8(0x77),
+                  to_6 = _mm256_set1_epi8(0x11), bit = _mm256_set1_epi8((char)0x88);
+    const __m256i least = _mm256_set1_epi8(PLAIN_MIN), span = _mm256_set1_epi8(PLAIN_MAX - PLAIN_MIN);
+    __m256i top = zero;
     uint8_t tops[32];
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
         const __m256i s = _mm256_loadu_si256((const __m256i *)(const void *)(scales + i));
-        __m256i odd = _mm256_subs_epu8(_mm256_sub_epi8(s, least), span), none_4 = zero, none_6 = zero;
+        const __m256i odd = _mm256_subs_epu8(_mm256_sub_epi8(s, least), span);
+        __m256i other = zero;
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; k++) {
             const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(codes + 8 * i + 32 * k));
-            const __m256i m = _mm256_and_si256(x, magnitude);
-            const __m256i four = _mm256_and_si256(_mm256_add_epi8(m, to_4), bit),
-                          six = _mm256_and_si256(_mm256_add_epi8(m, to_6), bit);
-            odd = _mm256_or_si256(odd, _mm256_cmpeq_epi64(m, zero));
-            odd = _mm256_or_si256(odd, _mm256_cmpeq_epi64(x, _mm256_shuffle_epi8(x, turn)));
-            none_4 = _mm256_sub_epi64(none_4, _mm256_cmpeq_epi64(four, zero));
-            none_6 = _mm256_sub_epi64(none_6, _mm256_cmpeq_epi64(six, zero));
+            const __m256i six = _mm256_and_si256(_mm256_add_epi8(_mm256_and_si256(x, magnitude), to_6), bit);
+            other = _mm256_or_si256(
+                other, _mm256_or_si256(_mm256_cmpeq_epi64(six, zero), _mm256_cmpeq_epi64(six, bit)));
         }
-        if (!_mm256_testz_si256(odd, odd)) {
+        if (_mm256_testz_si256(odd, odd) && _mm256_testz_si256(other, other)) {
+            c->plain_6 += 32;
+        } else if (!_mm256_testz_si256(odd, odd) || !count_some_avx2(codes + 8 * i, c)) {
             count_odd(codes + 8 * i, scales + i, 32, c);
             continue;
         }
-        plain += 32;
-        c->plain_nearly +=
-            (unsigned)__builtin_popcount((unsigned)_mm256_movemask_epi8(_mm256_cmpeq_epi8(s, nearly)));
-        sum_no_4 = _mm256_add_epi64(sum_no_4, none_4);
-        sum_no_6 = _mm256_add_epi64(sum_no_6, none_6);
+        c->plain += 32;
+        count_near_avx2(s, c);
         top = _mm256_max_epu8(top, s);
     }
-    _mm256_storeu_si256((__m256i *)(void *)no_4, sum_no_4);
-    _mm256_storeu_si256((__m256i *)(void *)no_6, sum_no_6);
     _mm256_storeu_si256((__m256i *)(void *)tops, top);
-    const uint64_t without_6 = no_6[0] + no_6[1] + no_6[2] + no_6[3];
-    c->plain += plain;
-    c->plain_6 += plain - without_6;
-    c->plain_4 += without_6 - (no_4[0] + no_4[1] + no_4[2] + no_4[3]);
     for (size_t k = 0; k < 32; k++) c->plain_top = tops[k] > c->plain_top ? tops[k] : c->plain_top;
     if (i < n) nb_count_16_generic(codes + 8 * i, scales + i, n - i, c);
 }
 
 /* The same with a mask where AVX2 has a vector of -1 and 0. */
+__attribute__((target("avx512f,avx512bw,popcnt"))) static void count_near_avx512(__m512i scales, nb_counts *c)
+{
+    if (!_mm512_cmpge_epu8_mask(scales, _mm512_set1_epi8(NEARLY - NB_NEAR + 1))) return;
+    for (int k = 0; k < NB_NEAR; k++) {
+        const __mmask64 equal = _mm512_cmpeq_epi8_mask(scales, _mm512_set1_epi8((char)(NEARLY - k)));
+        c->plain_near[k] += (unsigned)__builtin_popcountll(equal);
+    }
+}
+
+__attribute__((target("avx512f,avx512bw,popcnt"))) static bool count_some_avx512(const unsigned char *codes,
+                                                                                 nb_counts *c)
+{
+    const __m512i magnitude = _mm512_set1_epi8(0x77), to_4 = _mm512_set1_epi8(0x22),
+                  to_6 = _mm512_set1_epi8(0x11), bit = _mm512_set1_epi8((char)0x88);
+    const __m512i turn = _mm512_set4_epi32(0x080F0E0D, 0x0C0B0A09, 0x00070605, 0x04030201);
+    __mmask8 odd = 0;
+    unsigned with_4 = 0, with_6 = 0;
+    for (size_t k = 0; k < 8; k++) {
+        const __m512i x = _mm512_loadu_si512(codes + 64 * k), m = _mm512_and_si512(x, magnitude);
+        odd |= _mm512_testn_epi64_mask(m, m);
+        odd |= _mm512_cmpeq_epi64_mask(x, _mm512_shuffle_epi8(x, turn));
+        with_4 += (unsigned)__builtin_popcount(_mm512_test_epi64_mask(_mm512_add_epi8(m, to_4), bit));
+        with_6 += (unsigned)__builtin_popcount(_mm512_test_epi64_mask(_mm512_add_epi8(m, to_6), bit));
+    }
+    if (odd) return false;
+    c->plain_6 += with_6;
+    c->plain_4 += with_4 - with_6;
+    return true;
+}
+
 __attribute__((target("avx512f,avx512bw,popcnt"))) void
 nb_count_16_avx512(const unsigned char *codes, const unsigned char *scales, size_t n, nb_counts *c)
 {
-    const __m512i magnitude = _mm512_set1_epi8(0x77), one = _mm512_set1_epi64(1);
-    const __m512i to_4 = _mm512_set1_epi8(0x22), to_6 = _mm512_set1_epi8(0x11),
+    const __m512i magnitude = _mm512_set1_epi8(0x77), to_6 = _mm512_set1_epi8(0x11),
                   bit = _mm512_set1_epi8((char)0x88);
-    const __m512i turn = _mm512_set4_epi32(0x080F0E0D, 0x0C0B0A09, 0x00070605, 0x04030201);
-    const __m512i least = _mm512_set1_epi8(PLAIN_MIN), span = _mm512_set1_epi8(PLAIN_MAX - PLAIN_MIN),
-                  nearly = _mm512_set1_epi8(NEARLY);
-    __m512i sum_4 = _mm512_setzero_si512(), sum_6 = sum_4, top = sum_4;
-    uint64_t plain = 0;
+    const __m512i least = _mm512_set1_epi8(PLAIN_MIN), span = _mm512_set1_epi8(PLAIN_MAX - PLAIN_MIN);
+    __m512i top = _mm512_setzero_si512();
     uint8_t tops[64];
     size_t i = 0;
     for (; i + 64 <= n; i += 64) {
         const __m512i s = _mm512_loadu_si512(scales + i);
-        __m512i has_4 = _mm512_setzero_si512(), has_6 = has_4;
-        __mmask8 odd = 0;
+        const __mmask64 odd = _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(s, least), span);
+        __mmask8 other = 0;
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; k++) {
-            const __m512i x = _mm512_loadu_si512(codes + 8 * i + 64 * k), m = _mm512_and_si512(x, magnitude);
-            odd |= _mm512_testn_epi64_mask(m, m);
-            odd |= _mm512_cmpeq_epi64_mask(x, _mm512_shuffle_epi8(x, turn));
-            has_4 = _mm512_mask_add_epi64(has_4, _mm512_test_epi64_mask(_mm512_add_epi8(m, to_4), bit), has_4,
-                                          one);
-            has_6 = _mm512_mask_add_epi64(has_6, _mm512_test_epi64_mask(_mm512_add_epi8(m, to_6), bit), has_6,
-                                          one);
+            const __m512i x = _mm512_loadu_si512(codes + 8 * i + 64 * k);
+            const __m512i six = _mm512_and_si512(_mm512_add_epi8(_mm512_and_si512(x, magnitude), to_6), bit);
+            other |= _mm512_testn_epi64_mask(six, six) | _mm512_cmpeq_epi64_mask(six, bit);
         }
-        if (odd || _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(s, least), span)) {
+        if (!odd && !other) {
+            c->plain_6 += 64;
+        } else if (odd || !count_some_avx512(codes + 8 * i, c)) {
             count_odd(codes + 8 * i, scales + i, 64, c);
             continue;
         }
-        plain += 64;
-        c->plain_nearly += (unsigned)__builtin_popcountll(_mm512_cmpeq_epi8_mask(s, nearly));
-        sum_4 = _mm512_add_epi64(sum_4, has_4);
-        sum_6 = _mm512_add_epi64(sum_6, has_6);
+        c->plain += 64;
+        count_near_avx512(s, c);
         top = _mm512_max_epu8(top, s);
     }
-    const uint64_t with_6 = (uint64_t)_mm512_reduce_add_epi64(sum_6);
     _mm512_storeu_si512(tops, top);
-    c->plain += plain;
-    c->plain_6 += with_6;
-    c->plain_4 += (uint64_t)_mm512_reduce_add_epi64(sum_4) - with_6;
     for (size_t k = 0; k < 64; k++) c->plain_top = tops[k] > c->plain_top ? tops[k] : c->plain_top;
     if (i < n) nb_count_16_generic(codes + 8 * i, scales + i, n - i, c);
 }
@@ -295,8 +345,8 @@ static void add_nvfp4(nb_block_values *v, unsigned cls, uint8_t byte, uint64_t n
         v->normal_4 += cls == NB_COUNT_HAS_4 ? n : 0;
     }
     v->full += m == 0x7E ? n : 0;
-    v->full_many += m == 0x7E && cls == NB_COUNT_MANY_6 ? n : 0;
-    v->nearly += m == 0x7D ? n : 0;
+    v->full_mixed += m == 0x7E && cls == NB_COUNT_MIXED_6 ? n : 0;
+    if (m <= NEARLY && m > NEARLY - NB_NEAR) v->near[NEARLY - m] += n;
 }
 
 static bool is_live(const unsigned char *codes, bool nvfp4, size_t i)
@@ -305,29 +355,34 @@ static bool is_live(const unsigned char *codes, bool nvfp4, size_t i)
     return (x & NIBBLES(7)) != 0;
 }
 
+/* Adds the histogram to v, and to counts how many blocks are odd in which way. */
+static void fold_histogram(nb_block_values *v, const nb_counts *c, bool nvfp4, uint64_t counts[ODD_NONE + 1])
+{
+    for (unsigned i = 0; i < NB_COUNT_CLASSES * 256; i++) {
+        const unsigned k = i / 256;
+        const uint8_t b = (uint8_t)i;
+        const uint32_t some = c->n[0][k][b] + c->n[1][k][b];
+        if (!some) continue;
+        counts[nvfp4 ? odd_nvfp4(k != NB_COUNT_DEAD, b) : odd_e8m0(k != NB_COUNT_DEAD, b)] += some;
+        if (nvfp4)
+            add_nvfp4(v, k, b, some);
+        else
+            v->live += k != NB_COUNT_DEAD ? some : 0;
+    }
+}
+
 void nb_counts_fold(nb_block_values *v, const nb_counts *c, bool nvfp4, const unsigned char *codes,
                     const unsigned char *scales, uint64_t first, size_t n)
 {
     uint64_t counts[ODD_NONE + 1] = {0};
-    for (unsigned k = 0; k < NB_COUNT_CLASSES && c->any; k++) {
-        for (unsigned b = 0; b < 256; b++) {
-            const uint32_t some = c->n[0][k][b] + c->n[1][k][b];
-            if (!some) continue;
-            counts[nvfp4 ? odd_nvfp4(k != NB_COUNT_DEAD, (uint8_t)b)
-                         : odd_e8m0(k != NB_COUNT_DEAD, (uint8_t)b)] += some;
-            if (nvfp4)
-                add_nvfp4(v, k, (uint8_t)b, some);
-            else
-                v->live += k != NB_COUNT_DEAD ? some : 0;
-        }
-    }
+    if (c->any) fold_histogram(v, c, nvfp4, counts);
     v->blocks += n;
     v->uniform += c->uniform;
     v->live += c->plain;
     v->normal += c->plain;
     v->normal_6 += c->plain_6;
     v->normal_4 += c->plain_4;
-    v->nearly += c->plain_nearly;
+    for (size_t k = 0; k < NB_NEAR; k++) v->near[k] += c->plain_near[k];
     v->top = c->plain_top > v->top ? c->plain_top : v->top;
     for (int o = 0; o < ODD_NONE; o++) {
         nb_mark *m = mark_of(v, (odd)o);

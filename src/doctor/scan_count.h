@@ -5,10 +5,13 @@
 #ifndef NB_DOCTOR_SCAN_COUNT_H
 #define NB_DOCTOR_SCAN_COUNT_H
 
+#include <stddef.h>
+#include <string.h>
+
 #include "doctor/scan.h"
 
-/* What the codes of a block are; each class is one of the class before, too. */
-enum { NB_COUNT_DEAD, NB_COUNT_LIVE, NB_COUNT_HAS_4, NB_COUNT_HAS_6, NB_COUNT_MANY_6, NB_COUNT_CLASSES };
+/* What the codes of a block are; each class is one of the class before, too. Mixed: beside 6 stand smaller ones that are not zero. */
+enum { NB_COUNT_DEAD, NB_COUNT_LIVE, NB_COUNT_HAS_4, NB_COUNT_HAS_6, NB_COUNT_MIXED_6, NB_COUNT_CLASSES };
 
 /* Counts of a range of one linear's blocks; zero-initialise. A block is an entry of the histogram of (class, scale byte), or one
  * of the plain blocks that make up nearly all of a healthy NVFP4 linear: live, scale between 0x08 and 0x7D, codes not all equal. */
@@ -17,9 +20,16 @@ typedef struct nb_counts {
     bool any;                             /* something is in n */
     uint64_t uniform;                     /* blocks with sixteen equal codes */
     uint64_t plain, plain_6, plain_4;     /* plain_6: the largest code stands for 6; plain_4: … for 4 */
-    uint64_t plain_nearly;                /* those under 0x7D */
+    uint64_t plain_near[NB_NEAR];         /* those under 0x7D, 0x7C, … */
     uint8_t plain_top;                    /* the largest scale byte over them */
 } nb_counts;
+
+/* Makes c zero again; cheap where its histogram has nothing in it. */
+static inline void nb_counts_clear(nb_counts *c)
+{
+    if (c->any) memset(c->n, 0, sizeof c->n);
+    memset(&c->any, 0, sizeof *c - offsetof(nb_counts, any));
+}
 
 /* Adds n NVFP4 blocks, 8 bytes of codes and one of scale each. n is at most 2^30 for one nb_counts. */
 typedef void (*nb_count_16_fn)(const unsigned char *codes, const unsigned char *scales, size_t n,

@@ -180,12 +180,52 @@ static void codes_that_are_all_zero_all_equal_or_never_6(void **state)
     }
 }
 
-static void a_spike_of_full_scales_with_many_codes_of_6(void **state)
+/* The 64 blocks of o_proj: codes 6 and 0.5, `full` under 0x7E, near[] of them under 0x7D, 0x7C, …, the rest under 0x50. */
+static void pile_up(size_t full, const size_t near[NB_NEAR])
 {
     model_llama(&m, true);
-    memset(spoil(O ".weight_packed", 512), 0x17, 512); /* eight codes of 6 a block */
-    assert_int_equal(sole("NB114", O ".weight_scale", NB_SEVERITY_WARNING, 0, 64)->effect[NB_FAMILY_W4A16],
-                     NB_EFFECT_WRONG);
+    memset(spoil(O ".weight_packed", 512), 0x17, 512);
+    static unsigned char scales[64];
+    memset(scales, 0x50, sizeof scales);
+    memset(scales, 0x7E, full);
+    for (size_t k = 0, at = full; k < NB_NEAR; at += near[k++]) memset(scales + at, 0x7D - (int)k, near[k]);
+    model_find(&m, O ".weight_scale")->bytes = scales;
+}
+
+/* All blocks under 0x7E; or a pile there that those below do not let expect: where they are about as many at each scale, 0x7E, of
+ * half their width, should have half as many. */
+static void a_pile_of_full_scales(void **unused)
+{
+    static const struct {
+        size_t full, near[NB_NEAR];
+    } cases[] = {{64, {0}}, {24, {8, 8, 8, 8, 8}}, {20, {3, 2, 6, 4, 9}}, {22, {1, 0, 0, 1, 0}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pile_up(cases[i].full, cases[i].near);
+        assert_int_equal(
+            sole("NB114", O ".weight_scale", NB_SEVERITY_WARNING, 0, 64)->effect[NB_FAMILY_W4A16],
+            NB_EFFECT_WRONG);
+        model_free(&m);
+    }
+}
+
+/* Uniform weights, whose blocks grow towards the maximum; few blocks; the comb of sizes that MXFP4 leaves. */
+static void no_pile_of_full_scales(void **unused)
+{
+    static const size_t none[NB_NEAR];
+    static const struct {
+        size_t full, near[NB_NEAR];
+    } cases[] = {
+        {28, {24, 8, 3, 1, 0}}, {9, {0, 1, 0, 1, 0}}, {12, {8, 9, 10, 10, 12}}, {30, {0, 0, 0, 0, 34}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pile_up(cases[i].full, cases[i].near);
+        model_check(&m, config);
+        assert_null(found(&m, "NB114", NULL));
+        model_free(&m);
+    }
+    pile_up(64, none);
+    memset(spoil(O ".weight_packed", 512), 0x7F, 512); /* 6 and -6 alone: weights of two values */
+    model_check(&m, config);
+    assert_null(found(&m, "NB114", NULL));
     model_free(&m);
 }
 
@@ -286,7 +326,8 @@ int main(void)
         cmocka_unit_test(a_subnormal_scale_beside_the_largest),
         cmocka_unit_test(zero_blocks_under_the_bytes_that_producers_write),
         cmocka_unit_test(codes_that_are_all_zero_all_equal_or_never_6),
-        cmocka_unit_test(a_spike_of_full_scales_with_many_codes_of_6),
+        cmocka_unit_test(a_pile_of_full_scales),
+        cmocka_unit_test(no_pile_of_full_scales),
         cmocka_unit_test(not_finite_floats),
         cmocka_unit_test(a_norm_and_an_embedding_of_zeros),
         cmocka_unit_test(integers_instead_of_e2m1),
