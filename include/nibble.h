@@ -93,6 +93,9 @@ typedef struct nb_llm_options {
     const char *scales;
     const char *const *dequant; /* [n_dequant] globs on module names: these linears are loaded as BF16 */
     size_t n_dequant;
+    /* A file that keeps the packed weights for the next start: read where it fits the model and the options above, else written. "auto":
+     * nibble-packed.cache in the model's folder. NULL: none. */
+    const char *packed_cache;
     nb_sink sink;
 } nb_llm_options;
 

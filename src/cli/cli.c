@@ -89,6 +89,9 @@ const char nb_cli_model_help[] =
     "built-in\n"
     "                      prompts while loading), dynamic (each live row), or a file from nibble calibrate\n"
     "  --dequant PATTERN   load the linears whose names match as BF16: '*attn*' (repeatable)\n"
+    "  --packed-cache F    keep packed weights in file F, or auto: nibble-packed.cache in DIR; the next "
+    "start reads\n"
+    "                      them there. Worth it where packing is slow: --dequant, MLA, transposed experts\n"
     "  --kernels K         auto (default: the best this machine has, or what NB_CPU names), generic (the\n"
     "                      plain references), avx2, avx512 or amx\n"
     "  --threads N         threads (default: what affinity and cgroup allow)\n"
@@ -129,6 +132,7 @@ int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m
                                 NB_MAX_DEQUANT);
         m->dequant[m->n_dequant++] = optarg;
         return NB_EXIT_OK;
+    case NB_OPT_MODEL + 9: m->packed_cache = optarg; return NB_EXIT_OK;
     case 'q': m->quiet = true; return NB_EXIT_OK;
     case 'h': m->help = true; return NB_EXIT_OK;
     default: return nb_cli_bad_option(verb, code, argv);
@@ -176,7 +180,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
                             .max_context = m->max_context,
                             .scales = m->scales,
                             .dequant = m->dequant,
-                            .n_dequant = m->n_dequant};
+                            .n_dequant = m->n_dequant,
+                            .packed_cache = m->packed_cache};
     if (optind >= argc) return nb_cli_usage(verb, "which model? Give its folder");
     if (optind + 1 < argc) return nb_cli_usage(verb, "one folder at a time; what is '%s'?", argv[optind + 1]);
     m->dir = argv[optind];
@@ -191,6 +196,8 @@ int nb_cli_model_finish(const char *verb, int argc, char **argv, const char *def
     nb_cpu_detect(&cpu);
     if (out->kernels && strcmp(out->kernels, "auto") != 0 && !nb_kernels_pick(&cpu, out->kernels))
         return bad_kernels(verb, &cpu, m->kernels ? "--kernels" : "NB_CPU", out->kernels);
+    if (m->packed_cache && !*m->packed_cache)
+        return nb_cli_usage(verb, "--packed-cache takes a file or auto, not nothing");
     if (!dtype_of(m->act_dtype, &out->act_bf16))
         return nb_cli_usage(verb, "--act-dtype takes f32 or bf16, not '%s'", m->act_dtype);
     if (!dtype_of(m->quant_input, &out->quant_bf16))

@@ -35,7 +35,7 @@ typedef struct nb_cli_model {
     const char *kernels;
     const char *act_dtype, *quant_input;
     const char *format; /* "text" or "json" */
-    const char *scales, *dequant[NB_MAX_DEQUANT];
+    const char *scales, *dequant[NB_MAX_DEQUANT], *packed_cache;
     size_t threads, max_context, n_dequant;
     bool quiet, help;
 } nb_cli_model;
@@ -52,7 +52,8 @@ enum { NB_OPT_MODEL = 1000 };
         {"format", required_argument, NULL, NB_OPT_MODEL + 5},                                               \
         {"quant-input", required_argument, NULL, NB_OPT_MODEL + 6},                                          \
         {"scales", required_argument, NULL, NB_OPT_MODEL + 7},                                               \
-        {"dequant", required_argument, NULL, NB_OPT_MODEL + 8}, {"quiet", no_argument, NULL, 'q'},           \
+        {"dequant", required_argument, NULL, NB_OPT_MODEL + 8},                                              \
+        {"packed-cache", required_argument, NULL, NB_OPT_MODEL + 9}, {"quiet", no_argument, NULL, 'q'},      \
     {                                                                                                        \
         "help", no_argument, NULL, 'h'                                                                       \
     }

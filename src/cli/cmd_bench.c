@@ -252,7 +252,9 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
               .context = context,
               .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
     nb_status s = ids && w.parts ? NB_OK : nb_fail_nomem(err, "token ids", n * sizeof *ids);
+    const nb_load_options load = {.packed_cache = lo->packed_cache};
     nb_engine_options o = {.threads = lo->threads,
+                           .load = &load,
                            .kernels = lo->kernels ? lo->kernels : "auto",
                            .arith = lo->arith,
                            .act_bf16 = lo->act_bf16,

@@ -69,10 +69,9 @@ int nb_cmd_calibrate(int argc, char **argv)
     }
     if ((rc = nb_cli_model_finish("calibrate", argc, argv, "exact", &model, &lo))) return rc;
     if (!o.out) return nb_cli_usage("calibrate", "where to? Give -o FILE");
-    if (model.scales || model.n_dequant || model.max_context || model.quant_input)
-        return nb_cli_usage(
-            "calibrate",
-            "--scales, --dequant, --quant-input and --max-model-len have no meaning for this verb");
+    if (model.scales || model.n_dequant || model.max_context || model.quant_input || model.packed_cache)
+        return nb_cli_usage("calibrate", "--scales, --dequant, --quant-input, --packed-cache and "
+                                         "--max-model-len have no meaning for this verb");
     if (lo.arith != NB_ARITH_EXACT && lo.arith != NB_ARITH_BF16)
         return nb_cli_usage("calibrate",
                             "--arith is exact or bf16: %s would measure behind the scales in question",

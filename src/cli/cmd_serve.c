@@ -429,6 +429,7 @@ int nb_cmd_serve(int argc, char **argv)
                            .act_dtype = o.act_dtype,
                            .quant_input = o.quant_input,
                            .scales = o.scales,
+                           .packed_cache = o.packed_cache,
                            .threads = (size_t)o.threads,
                            .n_dequant = o.dequant.n,
                            .quiet = o.quiet};

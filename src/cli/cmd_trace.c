@@ -116,7 +116,8 @@ static int check_form(const trace *t)
                                      "--quant-input");
     if (probe && (t->model.scales || t->model.n_dequant))
         return nb_cli_usage("trace", "--scales and --dequant go with prompts");
-    if (t->model.max_context) return nb_cli_usage("trace", "--max-model-len has no meaning for this verb");
+    if (t->model.max_context || t->model.packed_cache)
+        return nb_cli_usage("trace", "--max-model-len and --packed-cache have no meaning for this verb");
     return NB_EXIT_OK;
 }
 

@@ -18,7 +18,9 @@
 nb_status nb_eval_engine(const nb_eval *e, size_t n_seqs, size_t max_len, size_t chunk, nb_engine **out,
                          nb_error *err)
 {
+    const nb_load_options load = {.packed_cache = e->opt->packed_cache};
     nb_engine_options o = {.threads = e->opt->threads,
+                           .load = &load,
                            .kernels = e->opt->kernels ? e->opt->kernels : "auto",
                            .arith = e->opt->arith,
                            .act_bf16 = e->opt->act_bf16,

@@ -72,6 +72,8 @@ const nb_flag nb_serve_flags[] = {
            "input scales of w4a4: checkpoint (default), warmup, dynamic, or a file of nibble calibrate"),
     {"dequant", NB_FLAG_MORE, AT(dequant), "load linears whose names match as BF16: '*attn*' (repeatable)",
      NULL, "PATTERN"},
+    STRING("packed-cache", packed_cache, "FILE",
+           "keep packed weights there for the next start, or auto: nibble-packed.cache in DIR"),
     STRING("act-dtype", act_dtype, "D", "f32 (default) or bf16: what passes between operators"),
     STRING("quant-input", quant_input, "D", "f32 (default) or bf16: what w4a4's quantiser receives"),
     STRING("kernels", kernels, "K", "auto (default) or generic"),

@@ -265,7 +265,9 @@ nb_status nb_serve_load(const nb_serve_options *o, const char *folder, const nb_
 {
     nb_policy *policy = NULL;
     *out = (nb_served){0};
+    const nb_load_options load = {.packed_cache = lo->packed_cache};
     nb_engine_options eo = {.threads = lo->threads,
+                            .load = &load,
                             .kernels = lo->kernels ? lo->kernels : "auto",
                             .arith = lo->arith,
                             .act_bf16 = lo->act_bf16,

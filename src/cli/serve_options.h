@@ -14,7 +14,7 @@ typedef struct nb_serve_list {
 typedef struct nb_serve_options {
     /* The model and how it computes. */
     const char *model, *model_flag; /* DIR, and what --model says; one of them */
-    const char *arith, *kernels, *act_dtype, *quant_input, *scales, *tokenizer;
+    const char *arith, *kernels, *act_dtype, *quant_input, *scales, *tokenizer, *packed_cache;
     nb_serve_list dequant;
     uint64_t threads;
     bool quiet, help;

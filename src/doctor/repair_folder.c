@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "doctor/repair_plan.h"
+#include "models/packed_cache.h"
 
 #define MAX_DEPTH 32
 
@@ -225,7 +226,8 @@ static nb_status copy_tree(const copier *c, const char *from, const char *to, co
     }
     for (struct dirent *e; s == NB_OK && (e = readdir(d));) {
         struct stat st;
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, ".git") == 0)
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, ".git") == 0 ||
+            strcmp(e->d_name, NB_PACKED_CACHE_NAME) == 0) /* of other files than the copy's */
             continue;
         nb_buf name = {0};
         nb_buf_addf(&name, "%s%s%s", rel, *rel ? "/" : "", e->d_name);

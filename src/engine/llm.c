@@ -32,6 +32,7 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
     nb_llm *m = calloc(1, sizeof *m);
     if (!m) return nb_fail_nomem(err, "a model handle", sizeof *m);
     m->opt = *options;
+    const nb_load_options load = {.packed_cache = options->packed_cache};
     nb_engine_options eo = {.threads = options->threads,
                             .kernels = options->kernels ? options->kernels : "auto",
                             .arith = options->arith,
@@ -40,7 +41,8 @@ nb_status nb_llm_open(const char *path, const nb_llm_options *options, nb_llm **
                             .max_seqs = 1,
                             .max_context = options->max_context,
                             .max_rows = options->max_rows ? options->max_rows : 512,
-                            .context_cap = 8192};
+                            .context_cap = 8192,
+                            .load = &load};
     if ((s = nb_policy_new(options->scales, options->dequant, options->n_dequant, &policy, err))) goto out;
     if ((s = nb_policy_engine(path, &eo, policy, &m->opt.sink, &m->engine, err))) goto out;
     const nb_model *model = nb_engine_model(m->engine);

@@ -313,6 +313,11 @@ struct nb_ops {
     nb_status (*weight_new)(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
                             float multiplier, size_t blocks, size_t code_bytes, size_t scale_bytes,
                             nb_row_reader read, void *ctx, nb_weight **out, nb_error *err);
+    /* The same without anything in it, for who brings packed bytes back from a file (models/packed_cache.h): fills every block. */
+    nb_status (*weight_blank)(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
+                              float multiplier, size_t blocks, nb_weight **out, nb_error *err);
+    /* Diagonal block `block` of w (form 0) or of its derived form `form` - 1, as it lies in memory; NULL: there is no such one. */
+    nb_packed *(*weight_block)(nb_weight *w, size_t form, size_t block);
     void (*weight_free)(nb_weight *w);
     size_t (*weight_bytes)(const nb_weight *w);  /* without what is attached */
     size_t (*derived_bytes)(const nb_weight *w); /* of what is attached */

@@ -238,6 +238,12 @@ bool nb_pack_rows(nb_packed *w, size_t row, size_t rows, const uint8_t *codes, c
     return w->format == NB_FMT_NVFP4 && has_odd_byte(s, rows * blocks);
 }
 
+bool nb_packed_odd(const nb_packed *w, size_t panel, size_t panels)
+{
+    return w->format == NB_FMT_NVFP4 &&
+           has_odd_byte(w->scales + panel * w->scale_bytes, panels * w->scale_bytes);
+}
+
 static float code_value(nb_format f, const uint8_t *word, size_t i)
 {
     uint16_t half;

@@ -64,6 +64,10 @@ size_t nb_packed_bytes(const nb_packed *w);
  * Disjoint row ranges may be packed in parallel. */
 bool nb_pack_rows(nb_packed *w, size_t row, size_t rows, const uint8_t *codes, const void *scales);
 
+/* Whether a block scale of panels [panel, panel + panels) of an NVFP4 weight is a NaN byte or has a sign bit: what packing them
+ * returned. */
+bool nb_packed_odd(const nb_packed *w, size_t panel, size_t panels);
+
 /* Row `row` as k F32 values, multiplier included (embedding look-up; tests). */
 void nb_packed_row(const nb_packed *w, size_t row, float *out);
 

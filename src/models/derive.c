@@ -94,8 +94,9 @@ nb_status nb_model_derive(const nb_model *m, const nb_linear *l, const nb_linear
     d.bf16 = fits_bf16(d.v, n);
     for (size_t i = 0; i < l->n_derived; i++) {
         const nb_derive *f = d.form = &l->derive[i];
-        size_t rows = f->groups * (f->transposed ? src->k : f->rows), cols = f->transposed ? f->rows : src->k;
+        size_t rows, cols;
         nb_weight *form;
+        nb_derive_shape(f, src->k, &rows, &cols);
         s = m->x->ops->weight_new(m->x, d.bf16 ? NB_FMT_BF16 : NB_FMT_F32, rows, cols, 0, multiplier,
                                   f->groups, cols * (d.bf16 ? 2 : 4), 0, derived_rows, &d, &form, err);
         if (s != NB_OK) goto out;

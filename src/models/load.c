@@ -6,11 +6,13 @@
 
 #include "base/mem.h"
 #include "models/model.h"
+#include "models/packed_cache.h"
 #include "numerics/formats.h"
 
 typedef struct loader {
     nb_model *m;
     const nb_sink *sink;
+    nb_packed_cache *cache; /* NULL: none */
     uint64_t done, total;
     size_t unusable;            /* linears whose weight's global scale is no number above zero */
     const char *first_unusable; /* one of them, the model's */
@@ -134,11 +136,13 @@ nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_s
     return s;
 }
 
-/* Packs the linears of one slot and counts their bytes. */
-static nb_status pack_slot(nb_model *m, nb_slot *slot, nb_error *err)
+/* Packs the linears of one slot, or takes them from the cache if there is one. */
+static nb_status pack_slot(nb_model *m, nb_packed_cache *cache, nb_slot *slot, nb_error *err)
 {
     for (size_t i = 0; i < slot->n_lin; i++) {
-        nb_status s = nb_model_pack(m, &slot->lin[i], &slot->src[i], &slot->lin[i].w, err);
+        nb_linear *l = &slot->lin[i];
+        nb_status s = cache ? nb_packed_cache_pack(cache, l, &slot->src[i], &l->w, err)
+                            : nb_model_pack(m, l, &slot->src[i], &l->w, err);
         if (s != NB_OK) return s;
     }
     return NB_OK;
@@ -251,7 +255,7 @@ static nb_status load_slot(loader *ld, const nb_arch_tensor *row, int64_t l, nb_
         if ((s = describe_linear(ld, row, l, indexed ? (int64_t)e : -1, &out->lin[e], &out->src[e], err)))
             return s;
     if (m->load.stream && l >= 0) return NB_OK;
-    if ((s = pack_slot(m, out, err))) return s;
+    if ((s = pack_slot(m, ld->cache, out, err))) return s;
     for (size_t e = 0; e < experts; e++) {
         const nb_linear_src *src = &out->src[e];
         m->format_bytes[out->lin[e].format] += m->x->ops->weight_bytes(out->lin[e].w);
@@ -362,15 +366,20 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
     m->x = x;
     if (load) m->load = *load;
+    loader ld = {.m = m, .sink = sink};
     nb_status s;
     if ((s = open_model(m, path, err))) goto out;
-    loader ld = {.m = m, .sink = sink, .total = nb_ckpt_bytes(m->ckpt)};
+    ld.total = nb_ckpt_bytes(m->ckpt);
+    if (m->load.packed_cache && (s = nb_packed_cache_open(m->load.packed_cache, m, sink, &ld.cache, err)))
+        goto out;
     if ((s = load_all(&ld, err))) goto out;
     warn_unused(&ld);
     warn_unusable(&ld);
     if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
+    if (ld.cache && (s = nb_packed_cache_keep(ld.cache, err))) goto out;
     s = m->fwd->prepare(m, err);
 out:
+    nb_packed_cache_free(ld.cache);
     if (s == NB_OK)
         *out = m;
     else
@@ -464,7 +473,7 @@ const nb_slot *nb_model_acquire(nb_model *m, int l, nb_error *err)
     size_t n = m->cfg.arch->n_tensors;
     nb_slot *slots = &m->layers[(size_t)l * n];
     for (size_t i = 0; m->load.stream && i < n; i++) {
-        if (pack_slot(m, &slots[i], err) == NB_OK) continue;
+        if (pack_slot(m, NULL, &slots[i], err) == NB_OK) continue;
         nb_model_release(m, l);
         return NULL;
     }

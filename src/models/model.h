@@ -47,6 +47,8 @@ typedef struct nb_load_options {
     nb_status (*adjust)(void *ctx, const nb_model *m, const nb_arch_tensor *row, int64_t layer,
                         int64_t expert, nb_linear_src *src, nb_error *err);
     void *ctx;
+    /* A file that keeps packed weights from one start to the next, or "auto" (packed_cache.h). NULL: none. Not with stream. */
+    const char *packed_cache;
 } nb_load_options;
 
 struct nb_model {
@@ -95,6 +97,13 @@ void nb_model_release(nb_model *m, int l);
  * With all its derived forms. Free with ops->weight_free. */
 nb_status nb_model_pack(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight **out,
                         nb_error *err);
+
+/* The matrix that a derived form of a linear with k columns is. */
+static inline void nb_derive_shape(const nb_derive *f, size_t k, size_t *rows, size_t *cols)
+{
+    *rows = f->groups * (f->transposed ? k : f->rows);
+    *cols = f->transposed ? f->rows : k;
+}
 
 /* Attaches l's derived forms, made of what src says of it, to w (derive.c). Called by nb_model_pack alone. */
 nb_status nb_model_derive(const nb_model *m, const nb_linear *l, const nb_linear_src *src, nb_weight *w,

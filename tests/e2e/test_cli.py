@@ -52,6 +52,31 @@ def test_usage_error(args):
     assert (f"nibble {args[0]} --help" if args[0] in VERBS else "nibble --help") in done.stderr
 
 
+def test_packed_cache(tmp_path):
+    """The first start writes the file, the second reads it; a cut one is said and made anew; nothing else is written over; same logits each time."""
+    ids, out, cache = tmp_path / "ids.json", tmp_path / "out.safetensors", tmp_path / "kept"
+    ids.write_text("[[3, 1, 4, 1, 5]]")
+
+    def logits(*more):
+        done = nb.ok("eval", nb.DEMO, "--ids", ids, "--logits", out, *more)
+        return out.read_bytes(), done.stderr
+
+    plain, _ = logits()
+    flag = ["--packed-cache", cache]
+    for want in ("kept for the next start", "packed weights from"):
+        got, said = logits(*flag)
+        assert got == plain and want in said
+    os.truncate(cache, cache.stat().st_size // 2)
+    got, said = logits(*flag)
+    assert got == plain and "cut short" in said
+    assert "packed weights from" in logits(*flag)[1]
+    ids_before = ids.read_text()
+    done = nb.run("eval", nb.DEMO, "--ids", ids, "--logits", out, "--packed-cache", ids)
+    assert done.returncode == 1 and "not written over" in done.stderr and ids.read_text() == ids_before
+    for verb in (["trace", nb.DEMO, "-p", "x"], ["calibrate", nb.DEMO, "-o", tmp_path / "ranges"]):
+        assert nb.run(*verb, *flag).returncode == 64
+
+
 # What getopt rejects: the message names it.
 REJECTED = [(["run", nb.DEMO, "--frobnicate"], "--frobnicate"), (["eval", nb.DEMO, "--frobnicate=3"], "--frobnicate=3"),
             (["trace", nb.DEMO, "-qx"], "-x"), (["run", nb.DEMO, "-p"], "-p needs a value"),

@@ -160,7 +160,8 @@ static void pack_panels(void *ctx, size_t thread, size_t begin, size_t end)
     const pack_job *j = ctx;
     nb_error *err = &j->errs[thread];
     size_t per_panel = NB_PANEL * (j->code_bytes + j->scale_bytes);
-    size_t step = 1 + ((size_t)1 << 18) / per_panel; /* panels a read: about 256 KiB, which stay in the second-level cache */
+    size_t step = 1 + ((size_t)1 << 18) /
+                          per_panel; /* panels a read: about 256 KiB, which stay in the second-level cache */
     uint8_t *codes = malloc(step * NB_PANEL * j->code_bytes);
     uint8_t *scales = malloc(step * NB_PANEL * j->scale_bytes + 1);
     if (!codes || !scales) {
@@ -178,28 +179,52 @@ out:
     free(scales);
 }
 
+static nb_status weight_blank(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
+                              float multiplier, size_t blocks, nb_weight **out, nb_error *err)
+{
+    nb_status s = NB_OK;
+    nb_weight *w = calloc(1, sizeof *w);
+    if (w) w->block = calloc(blocks, sizeof *w->block);
+    if (!w || !w->block) {
+        s = nb_fail_nomem(err, "a weight", sizeof *w + blocks * sizeof *w->block);
+        goto out;
+    }
+    w->blocks = blocks;
+    for (size_t b = 0; b < blocks; b++) {
+        s = nb_packed_alloc(format, n / blocks, k, scale_k, &w->block[b], err);
+        if (s != NB_OK) goto out;
+        w->block[b].multiplier = multiplier;
+    }
+    *out = w;
+    w = NULL;
+out:
+    weight_free(w);
+    return s;
+}
+
+static nb_packed *weight_block(nb_weight *w, size_t form, size_t block)
+{
+    if (form) w = form <= NB_MAX_DERIVED ? w->derived[form - 1] : NULL;
+    return w && block < w->blocks ? &w->block[block] : NULL;
+}
+
 static nb_status weight_new(nb_exec *x, nb_format format, size_t n, size_t k, size_t scale_k,
                             float multiplier, size_t blocks, size_t code_bytes, size_t scale_bytes,
                             nb_row_reader read, void *ctx, nb_weight **out, nb_error *err)
 {
     nb_cpu_exec *cpu = nb_cpu_of(x);
+    nb_weight *w = NULL;
     nb_status s = NB_OK;
     nb_error *errs = calloc(cpu->threads, sizeof *errs);
     bool *odd = calloc(cpu->threads, sizeof *odd);
-    nb_weight *w = calloc(1, sizeof *w);
-    if (w) w->block = calloc(blocks, sizeof *w->block);
-    if (!errs || !odd || !w || !w->block) {
-        s = nb_fail_nomem(err, "a weight", sizeof *w + blocks * sizeof *w->block);
+    if (!errs || !odd) {
+        s = nb_fail_nomem(err, "packing", cpu->threads * (sizeof *errs + sizeof *odd));
         goto out;
     }
-    w->blocks = blocks;
-    size_t bn = n / blocks;
+    if ((s = weight_blank(x, format, n, k, scale_k, multiplier, blocks, &w, err))) goto out;
     for (size_t b = 0; b < blocks; b++) {
         nb_packed *p = &w->block[b];
-        s = nb_packed_alloc(format, bn, k, scale_k, p, err);
-        if (s != NB_OK) goto out;
-        p->multiplier = multiplier;
-        pack_job j = {p, b * bn, code_bytes, scale_bytes, read, ctx, errs, odd};
+        pack_job j = {p, b * (n / blocks), code_bytes, scale_bytes, read, ctx, errs, odd};
         nb_pool_run(x->pool, p->panels, 1, pack_panels, &j);
         for (size_t t = 0; t < cpu->threads; t++) {
             if (odd[t]) p->odd_scales = true;
@@ -344,6 +369,8 @@ static const nb_ops cpu_ops = {
     .tensor_write = tensor_write,
     .tensor_read = tensor_read,
     .weight_new = weight_new,
+    .weight_blank = weight_blank,
+    .weight_block = weight_block,
     .weight_free = weight_free,
     .weight_bytes = weight_bytes,
     .derived_bytes = derived_bytes,
