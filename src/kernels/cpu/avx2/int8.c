@@ -18,10 +18,10 @@ enum {
     BLOCK = 16,
     FEW = 4,    /* rows whose sums stay in registers */
     SLICE = 32, /* blocks that are looked up at a time */
-    TILE = 48,  /* rows that share them: 36 KB of activations */
+    TILE = 96,  /* rows that share them: 60 KB of activations */
+    MOST = 4,   /* vectors of eight outputs in two panels */
     SLICE_K = SLICE * BLOCK,
-    AHEAD = 2048, /* bytes of codes that are asked for in advance */
-    OPENED = 256  /* bytes of a block's codes: [4 words of k][16 rows][4] */
+    AHEAD = 2048 /* bytes of codes that are asked for in advance */
 };
 
 void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
@@ -129,67 +129,104 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
                        _mm256_mul_ps(acc[i], _mm256_set1_ps(w->multiplier)), nb_lanes_of(w, p, i % 2));
 }
 
-/* `rows` rows (1 to 4) of slices times n opened blocks of panel p; sums go on from y unless this is the first slice. */
-NB_INLINE void opened_rows(size_t rows, const nb_packed *w, const uint8_t *open, const float *scale,
-                           const float *x, float *y, size_t ldy, size_t p, size_t n, bool first,
-                           float multiplier)
+/* A slice of k of one or two panels, looked up: signed bytes 2 * value. */
+typedef struct opened {
+    alignas(64) uint8_t codes[SLICE][4][MOST][32]; /* [block][word of 4 k][half of a panel][8 rows][4 k] */
+    float scale[SLICE][MOST][8];
+    int32_t bias[SLICE][MOST][8]; /* 128 * the sum of the block's codes */
+} opened;
+
+/* The same k of up to TILE rows: codes as 128 + q, and their scales. */
+typedef struct slice {
+    alignas(64) uint8_t q[TILE][SLICE_K];
+    float scale[TILE][SLICE];
+} slice;
+
+static void copy_slice(const float *x, size_t ldx, size_t rows, size_t k_pad, size_t b0, size_t n, slice *s)
 {
-    NB_UNROLL
-    for (size_t half = 0; half < 2; half++) {
-        size_t lanes = nb_lanes_of(w, p, half);
-        float *out = y + p * NB_PANEL + half * 8;
-        __m256 acc[FEW];
-        NB_UNROLL
-        for (size_t r = 0; r < rows; r++)
-            acc[r] = first ? _mm256_setzero_ps() : nb_load_lanes(out + r * ldy, lanes);
-        for (size_t b = 0; b < n; b++) {
-            __m256i code[4];
-            NB_UNROLL
-            for (size_t i = 0; i < 4; i++) code[i] = nb_load_i(open + b * OPENED + half * 32 + i * 64);
-            __m256 s = _mm256_load_ps(scale + b * NB_PANEL + half * 8);
-            NB_UNROLL
-            for (size_t r = 0; r < rows; r++) {
-                const float *row = x + r * NB_I8_FLOATS(SLICE_K);
-                acc[r] =
-                    add_block(code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, SLICE_K)[b],
-                              _mm256_mul_ps(s, _mm256_broadcast_ss(nb_i8_scale(row, SLICE_K) + b)), acc[r]);
-            }
-        }
-        NB_UNROLL
-        for (size_t r = 0; r < rows; r++)
-            nb_store_lanes(out + r * ldy, _mm256_mul_ps(acc[r], _mm256_set1_ps(multiplier)), lanes);
+    for (size_t r = 0; r < rows; r++) {
+        const uint8_t *q = (const uint8_t *)nb_i8_codes(x + r * ldx) + b0 * BLOCK;
+        for (size_t i = 0; i < n * BLOCK; i++) s->q[r][i] = q[i] ^ 0x80;
+        memcpy(s->scale[r], nb_i8_scale(x + r * ldx, k_pad) + b0, n * sizeof(float));
     }
+}
+
+/* Blocks [b0, b0 + n) of panel p as the first or second one of o. */
+NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, size_t b0, size_t n,
+                          size_t second, opened *o)
+{
+    const __m256i ones = _mm256_set1_epi8(1), wide = _mm256_set1_epi16(128);
+    for (size_t b = 0; b < n; b++)
+        for (size_t half = 0; half < 2; half++) {
+            __m256i code[4], sum = _mm256_setzero_si256();
+            open_block(w->codes + p * w->code_bytes, b0 + b, half, code);
+            NB_UNROLL
+            for (size_t i = 0; i < 4; i++) {
+                code[i] = _mm256_sub_epi8(code[i], _mm256_set1_epi8(12));
+                sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(ones, code[i]));
+                _mm256_store_si256((__m256i *)o->codes[b][i][2 * second + half], code[i]);
+            }
+            _mm256_store_si256((__m256i *)o->bias[b][2 * second + half], _mm256_madd_epi16(sum, wide));
+            _mm256_store_ps(o->scale[b][2 * second + half],
+                            nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
+        }
+}
+
+/* Row r of a slice times what is opened of `count` panels from p on; the sums go on from y unless this is the first slice. Four
+ * products a code vector would be loaded for are not enough to keep it: it is the products' memory operand. */
+NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t r, size_t n,
+                          const size_t lanes[MOST], bool first, float multiplier, float *y)
+{
+    const size_t vectors = 2 * count;
+    __m256 acc[MOST];
+    NB_UNROLL
+    for (size_t i = 0; i < vectors; i++)
+        acc[i] = first ? _mm256_setzero_ps() : nb_load_lanes(y + 8 * i, lanes[i]);
+    for (size_t b = 0; b < n; b++) {
+        __m256i q[4];
+        NB_UNROLL
+        for (size_t i = 0; i < 4; i++) q[i] = activations((const int8_t *)s->q[r] + b * BLOCK + 4 * i);
+        __m256 scale = _mm256_broadcast_ss(&s->scale[r][b]);
+        NB_UNROLL
+        for (size_t i = 0; i < vectors; i++) {
+            __m256i part[4];
+            NB_UNROLL
+            for (size_t j = 0; j < 4; j++) part[j] = _mm256_maddubs_epi16(q[j], nb_load_i(o->codes[b][j][i]));
+            __m256i sum =
+                _mm256_add_epi16(_mm256_add_epi16(part[0], part[1]), _mm256_add_epi16(part[2], part[3]));
+            sum = _mm256_sub_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)),
+                                   nb_load_i((const uint8_t *)o->bias[b][i]));
+            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
+                                     _mm256_mul_ps(scale, _mm256_load_ps(o->scale[b][i])), acc[i]);
+        }
+    }
+    NB_UNROLL
+    for (size_t i = 0; i < vectors; i++)
+        nb_store_lanes(y + 8 * i, _mm256_mul_ps(acc[i], _mm256_set1_ps(multiplier)), lanes[i]);
 }
 
 /* Up to TILE rows. */
 NB_INLINE void many_rows(nb_format f, bool odd, const nb_packed *w, const float *x, size_t ldx, size_t rows,
                          float *y, size_t ldy, size_t p0, size_t p1)
 {
-    alignas(64) uint8_t open[SLICE * OPENED];
-    alignas(64) float scale[SLICE * NB_PANEL], slices[TILE * NB_I8_FLOATS(SLICE_K)];
+    opened o;
+    slice s;
     size_t blocks = w->k_pad / BLOCK;
     for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
         size_t n = blocks - b0 < SLICE ? blocks - b0 : SLICE;
-        for (size_t r = 0; r < rows; r++)
-            nb_i8_slice(x + r * ldx, w->k_pad, b0, n, slices + r * NB_I8_FLOATS(SLICE_K), SLICE_K);
         float multiplier = b0 + n == blocks ? w->multiplier : 1.0f; /* unfinished sums stay as they are */
-        for (size_t p = p0; p < p1; p++) {
-            for (size_t b = 0; b < n; b++)
-                for (size_t half = 0; half < 2; half++) {
-                    __m256i code[4];
-                    open_block(w->codes + p * w->code_bytes, b0 + b, half, code);
-                    for (size_t i = 0; i < 4; i++)
-                        _mm256_store_si256((__m256i *)(open + b * OPENED + i * 64 + half * 32), code[i]);
-                    _mm256_store_ps(scale + b * NB_PANEL + half * 8,
-                                    nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
-                }
-            size_t r = 0;
-            for (; r + FEW <= rows; r += FEW)
-                opened_rows(FEW, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
-                            b0 == 0, multiplier);
-            for (; r < rows; r++)
-                opened_rows(1, w, open, scale, slices + r * NB_I8_FLOATS(SLICE_K), y + r * ldy, ldy, p, n,
-                            b0 == 0, multiplier);
+        copy_slice(x, ldx, rows, w->k_pad, b0, n, &s);
+        for (size_t p = p0; p < p1; p += 2) {
+            size_t lanes[MOST];
+            for (size_t i = 0; i < MOST; i++) lanes[i] = nb_lanes_of(w, p, i);
+            open_panel(f, odd, w, p, b0, n, 0, &o);
+            if (p + 1 < p1) open_panel(f, odd, w, p + 1, b0, n, 1, &o);
+            for (size_t r = 0; r < rows; r++) {
+                if (p + 1 < p1)
+                    opened_row(2, &o, &s, r, n, lanes, b0 == 0, multiplier, y + r * ldy + p * NB_PANEL);
+                else
+                    opened_row(1, &o, &s, r, n, lanes, b0 == 0, multiplier, y + r * ldy + p * NB_PANEL);
+            }
         }
     }
 }
