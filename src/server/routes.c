@@ -42,8 +42,11 @@ const nb_route_entry *nb_route_find(const char *path, const char **arg)
 
 const char *nb_route_strip(const char *path, const char *root)
 {
+    while (*root == '/') root++; /* "llm", "/llm" and "/llm/" are one */
     size_t n = strlen(root);
-    if (!n || strncmp(path, root, n) != 0) return path;
+    while (n && root[n - 1] == '/') n--;
+    if (!n || *path != '/' || strncmp(path + 1, root, n) != 0) return path;
+    n++;
     if (path[n] == '\0') return "/";
     return path[n] == '/' ? path + n : path;
 }

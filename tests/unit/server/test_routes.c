@@ -42,6 +42,10 @@ static void root_path(void **state)
     assert_string_equal(nb_route_strip("/llmx/v1", "/llm"), "/llmx/v1");
     assert_string_equal(nb_route_strip("/v1/models", "/llm"), "/v1/models");
     assert_string_equal(nb_route_strip("/v1/models", ""), "/v1/models");
+    assert_string_equal(nb_route_strip("/llm/v1/models", "/llm/"), "/v1/models");
+    assert_string_equal(nb_route_strip("/llm/v1/models", "llm"), "/v1/models");
+    assert_string_equal(nb_route_strip("/v1/models", "/"), "/v1/models");
+    assert_string_equal(nb_route_strip("*", "/l"), "*");
 }
 
 /* vLLM guards by prefix; names without the prefix that do the same are guarded too, and the rest is open. */
