@@ -177,9 +177,9 @@ static bool make_choices(nb_job *j, nb_api_error *e)
 {
     j->n_choices = j->n_prompts * j->n;
     j->choices = calloc(j->n_choices, sizeof *j->choices);
-    j->prompt_len = calloc(j->n_prompts, sizeof *j->prompt_len);
-    if (!j->choices || !j->prompt_len) return nb_api_nomem(e);
-    for (size_t i = 0; i < j->n_prompts; i++) j->prompt_len[i] = j->prompts[i].ids.len;
+    j->tally = calloc(j->n_prompts, sizeof *j->tally);
+    if (!j->choices || !j->tally) return nb_api_nomem(e);
+    for (size_t i = 0; i < j->n_prompts; i++) j->tally[i].len = j->prompts[i].ids.len;
     for (size_t i = 0; i < j->n_choices; i++) {
         nb_choice *c = &j->choices[i];
         *c = (nb_choice){.job = j, .index = i, .prompt = i / j->n, .stop_string = -1};
@@ -332,7 +332,7 @@ void nb_job_free(nb_job *j)
     for (size_t i = 0; j->prompts && i < j->n_prompts; i++) nb_prompt_free(&j->prompts[i]);
     free(j->choices);
     free(j->prompts);
-    free(j->prompt_len);
+    free(j->tally);
     free(j->keep);
     free(j->id);
     free(j->role);
@@ -374,11 +374,15 @@ static void fail(nb_job *j, const nb_error *err, nb_buf *out)
 static void record(nb_choice *c, const nb_event *ev)
 {
     nb_job *j = c->job;
-    nb_request_record r = {.prompt_tokens = j->prompt_len[c->prompt],
+    nb_prompt_tally *t = &j->tally[c->prompt];
+    if (c->output > t->longest) t->longest = c->output;
+    bool last = ++t->ended == j->n;
+    nb_request_record r = {.prompt_tokens = t->len,
                            .cached_tokens = c->cached,
                            .output_tokens = c->output,
                            .max_tokens = c->max_tokens,
-                           .n = j->n,
+                           .n = last ? j->n : 0,
+                           .longest = t->longest,
                            .finish = ev->finish,
                            .times = ev->times,
                            .finished = nb_now()};

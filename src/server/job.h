@@ -39,6 +39,12 @@ typedef struct nb_choice {
     int stop_string;
 } nb_choice;
 
+/* What is known of a prompt when its ids are gone. */
+typedef struct nb_prompt_tally {
+    size_t len;            /* tokens */
+    size_t ended, longest; /* of its sequences: how many have, and the most output tokens of one */
+} nb_prompt_tally;
+
 struct nb_job {
     nb_api *a;
     nb_params p;          /* its body is dropped once all is submitted */
@@ -54,7 +60,8 @@ struct nb_job {
     uint32_t *keep; /* [n_keep] */
     size_t n_keep;
     nb_prompt *prompts;
-    size_t n_prompts, *prompt_len; /* prompt_len [n_prompts] outlives the ids */
+    size_t n_prompts;
+    nb_prompt_tally *tally; /* [n_prompts] */
     nb_choice *choices;
     size_t n_choices, live, seats;
     nb_buf head; /* of every frame, up to the choices */

@@ -118,7 +118,7 @@ static void add_usage(const nb_job *j, size_t prompt, size_t output, size_t cach
 static void add_total_usage(const nb_job *j, bool nulls, nb_buf *out)
 {
     size_t prompt = 0, output = 0, cached = 0, reasoning = 0;
-    for (size_t i = 0; i < j->n_prompts; i++) prompt += j->prompt_len[i];
+    for (size_t i = 0; i < j->n_prompts; i++) prompt += j->tally[i].len;
     for (size_t i = 0; i < j->n_choices; i++) {
         output += j->choices[i].output;
         reasoning += j->choices[i].reasoning;
@@ -150,7 +150,7 @@ static void end_frame(const nb_choice *c, bool last, nb_buf *out)
     const nb_job *j = c->job;
     if (j->continuous_usage) {
         nb_buf_addc(out, ',');
-        add_usage(j, j->prompt_len[c->prompt], c->sent ? c->output : 0, c->cached, c->reasoning, false, out);
+        add_usage(j, j->tally[c->prompt].len, c->sent ? c->output : 0, c->cached, c->reasoning, false, out);
     }
     if (last) {
         nb_buf_addc(out, ',');

@@ -121,10 +121,10 @@ void nb_metrics_request(nb_metrics *m, const nb_request_record *r)
     atomic_fetch_add(&m->finished[r->finish], 1);
     nb_hist_add(&m->hist[HIST_PROMPT], (double)r->prompt_tokens, 1);
     nb_hist_add(&m->hist[HIST_GENERATION], (double)r->output_tokens, 1);
-    nb_hist_add(&m->hist[HIST_MAX_GENERATION], (double)r->output_tokens, 1);
     nb_hist_add(&m->hist[HIST_MAX_TOKENS], (double)r->max_tokens, 1);
     nb_hist_add(&m->hist[HIST_PREFILL_COMPUTED], (double)(r->prompt_tokens - r->cached_tokens), 1);
-    nb_hist_add(&m->hist[HIST_N], (double)r->n, 1);
+    if (r->n) nb_hist_add(&m->hist[HIST_N], (double)r->n, 1);
+    if (r->n) nb_hist_add(&m->hist[HIST_MAX_GENERATION], (double)r->longest, 1);
     observe_span(m, HIST_TTFT, t->arrival, t->first_token);
     observe_span(m, HIST_E2E, t->arrival, r->finished);
     observe_span(m, HIST_QUEUE, t->arrival, t->scheduled);

@@ -16,7 +16,9 @@ void nb_metrics_free(nb_metrics *m);
 
 /* One sequence ended. */
 typedef struct nb_request_record {
-    size_t prompt_tokens, cached_tokens, output_tokens, max_tokens, n;
+    size_t prompt_tokens, cached_tokens, output_tokens, max_tokens;
+    size_t n;       /* of the request, if this was the last of a prompt's n sequences to end; else 0 */
+    size_t longest; /* the most output tokens of one of those */
     nb_finish finish;
     nb_request_times times;
     double finished; /* CLOCK_MONOTONIC seconds */

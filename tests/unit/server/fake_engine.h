@@ -25,7 +25,7 @@ struct nb_core {
     float first;       /* log-probability of the first token; each later one is 0.25 lower */
     /* What it saw. */
     size_t entered, left, submitted, freed, cancelled;
-    size_t records, tokens;        /* of metrics */
+    size_t records, tokens, n_sum; /* of metrics; n_sum: over the records */
     nb_request_record last_record; /* likewise */
     nb_request_spec spec;          /* of the newest submission; strings and arrays below */
     uint32_t prompt[4096], bad[64], bias_ids[8], stop_ids[64], keep[16];
@@ -183,6 +183,7 @@ bool nb_request_next(nb_request *r, nb_event *ev)
 void nb_metrics_request(nb_metrics *m, const nb_request_record *r)
 {
     fake.records++;
+    fake.n_sum += r->n;
     fake.last_record = *r;
 }
 

@@ -105,6 +105,10 @@ static void batches(void **state)
         HEAD CHOICE(0) "," CHOICE(1) "," CHOICE(2) "," CHOICE(3) TAIL(5, 9, 4));
     assert_int_equal(fake.submitted, 4);
     assert_int_equal(fake.entered, 4);
+    assert_int_equal(fake.records, 4);
+    assert_int_equal(fake.n_sum,
+                     4); /* vllm:request_params_n: 2 for each of the two prompts, not for each sequence */
+    assert_int_equal(fake.last_record.longest, 1);
     assert_int_equal(fake.spec.sampling.seed, 8); /* child i of n draws from seed + i */
     fake_reset("z", NB_FINISH_LENGTH);
     ASK("{\"prompt\":[97,98]}", 200, HEAD CHOICE(0) TAIL(2, 3, 1));

@@ -53,7 +53,8 @@ static void after_three_requests(void **state)
             .cached_tokens = 2,
             .output_tokens = 7,
             .max_tokens = 7,
-            .n = 1,
+            .n = i ? 2 : 0, /* the first has a sibling that is not over: it is not counted as a request */
+            .longest = 7,
             .finish = NB_FINISH_LENGTH,
             /* queue 0.5 s, prefill 0.25 s, decode 3 s: half a second a token */
             .times = {.arrival = 100, .scheduled = 100.5, .first_token = 100.75, .last_token = 103.75},
@@ -98,6 +99,9 @@ static void after_three_requests(void **state)
     has(&page, "vllm:inter_token_latency_seconds_count{engine=\"0\",model_name=\"m\"} 18.0");
     has(&page, "vllm:request_prompt_tokens_sum{engine=\"0\",model_name=\"m\"} 15.0");
     has(&page, "vllm:request_generation_tokens_sum{engine=\"0\",model_name=\"m\"} 21.0");
+    has(&page, "vllm:request_params_n_count{engine=\"0\",model_name=\"m\"} 2.0");
+    has(&page, "vllm:request_params_n_sum{engine=\"0\",model_name=\"m\"} 4.0");
+    has(&page, "vllm:request_max_num_generation_tokens_sum{engine=\"0\",model_name=\"m\"} 14.0");
     has(&page, "vllm:request_prefill_kv_computed_tokens_sum{engine=\"0\",model_name=\"m\"} 9.0");
     has(&page, "vllm:iteration_tokens_total_sum{engine=\"0\",model_name=\"m\"} 36.0"); /* 3 x (5 + 7) */
     has(&page, "vllm:iteration_tokens_total_bucket{engine=\"0\",le=\"1.0\",model_name=\"m\"} 21.0");
