@@ -133,6 +133,7 @@ static void hand_over(nb_exchange *x)
     nb_http *h = x->h;
     nb_http_enter(x, NB_HTTP_ANSWERING);
     x->arrival = x->since;
+    x->received = x->body.len;
     h->handler.request(h->handler.ctx, x);
 }
 

@@ -63,6 +63,7 @@ void nb_http_body_freed(nb_http *h, size_t counted);
 const char *nb_exchange_peer(const nb_exchange *x); /* "127.0.0.1:4711" */
 double nb_exchange_arrival(const nb_exchange *x);   /* CLOCK_MONOTONIC seconds when the request was whole */
 int nb_exchange_status(const nb_exchange *x);       /* of the answer, once it began */
+size_t nb_exchange_received(const nb_exchange *x);  /* bytes of the request's body */
 uint64_t nb_exchange_sent(const nb_exchange *x);    /* bytes of the answer's body so far */
 void nb_exchange_set_user(nb_exchange *x, void *user);
 void *nb_exchange_user(const nb_exchange *x);

@@ -145,6 +145,11 @@ int nb_exchange_status(const nb_exchange *x)
     return x->status;
 }
 
+size_t nb_exchange_received(const nb_exchange *x)
+{
+    return x->received;
+}
+
 uint64_t nb_exchange_sent(const nb_exchange *x)
 {
     return x->sent;

@@ -37,7 +37,8 @@ struct nb_exchange { /* a connection, with its exchange */
     nb_http_request request;
     nb_http_chunks chunks;
     nb_buf body, headers;
-    size_t counted; /* of body, in h->bodies */
+    size_t counted;  /* of body, in h->bodies */
+    size_t received; /* of body, when the handler got it */
     uint64_t discarded, sent;
     double arrival;
     int status;

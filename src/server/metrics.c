@@ -141,19 +141,23 @@ void nb_metrics_token(nb_metrics *m, double seconds)
     nb_hist_add(&m->hist[HIST_INTER_TOKEN], seconds, 1);
 }
 
-void nb_metrics_http(nb_metrics *m, const char *handler, const char *method, int status, double seconds)
+void nb_metrics_http(nb_metrics *m, const nb_http_record *r)
 {
     size_t n = atomic_load(&m->n_http), i = 0;
-    while (i < n && (strcmp(m->http[i].handler, handler) != 0 || strcmp(m->http[i].method, method) != 0)) i++;
+    while (i < n &&
+           (strcmp(m->http[i].handler, r->handler) != 0 || strcmp(m->http[i].method, r->method) != 0))
+        i++;
     if (i == NB_METRICS_ROUTES) return;
     nb_http_series *s = &m->http[i];
     if (i == n) {
-        s->handler = handler;
-        s->method = method;
+        s->handler = r->handler;
+        s->method = r->method;
         s->created = wall_clock();
         nb_hist_init(&s->seconds, http_bounds, N(http_bounds));
         atomic_store(&m->n_http, n + 1);
     }
-    if (status >= 100 && status < 600) atomic_fetch_add(&s->status[status / 100], 1);
-    nb_hist_add(&s->seconds, seconds, 1);
+    if (r->status >= 100 && r->status < 600) atomic_fetch_add(&s->status[r->status / 100], 1);
+    atomic_fetch_add(&s->received, r->received);
+    atomic_fetch_add(&s->sent, r->sent);
+    nb_hist_add(&s->seconds, r->seconds, 1);
 }

@@ -26,10 +26,16 @@ typedef struct nb_request_record {
 void nb_metrics_request(nb_metrics *m, const nb_request_record *r);
 /* The time between two output tokens of one sequence. */
 void nb_metrics_token(nb_metrics *m, double seconds);
-/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds). handler: the route's pattern, static storage, and
- * so is method. At most NB_METRICS_ROUTES pairs of them are told apart. */
+/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds, http_request_size_bytes, http_response_size_bytes). At
+ * most NB_METRICS_ROUTES pairs of handler and method are told apart. */
 #define NB_METRICS_ROUTES 64
-void nb_metrics_http(nb_metrics *m, const char *handler, const char *method, int status, double seconds);
+typedef struct nb_http_record {
+    const char *handler, *method; /* the route's pattern, and a method: static storage */
+    int status;
+    double seconds;
+    uint64_t received, sent; /* bytes of the two bodies */
+} nb_http_record;
+void nb_metrics_http(nb_metrics *m, const nb_http_record *r);
 
 /* A metric that is facts: NAME{labels} 1, for vllm:cache_config_info and nibble:model_info. Strings are copied, except name and
  * help. At most NB_METRICS_INFOS of them. Any one thread. */

@@ -28,6 +28,7 @@ typedef struct nb_http_series {
     const char *handler, *method;
     double created;             /* seconds since 1970 */
     _Atomic uint64_t status[6]; /* by hundreds: [2] is 2xx */
+    _Atomic uint64_t received, sent;
     nb_hist seconds;
 } nb_http_series;
 

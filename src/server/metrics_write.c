@@ -273,6 +273,30 @@ static void http(const nb_metrics *m, nb_buf *out)
         http_sample(out, "http_request_duration_seconds_created", &m->http[i], 0, m->http[i].created);
 }
 
+/* A sum and a count for each handler: its methods are one. */
+static void http_sizes(const nb_metrics *m, const char *name, const char *help, bool sent, nb_buf *out)
+{
+    size_t n = atomic_load(&m->n_http);
+    head(out, name, "summary", help);
+    for (size_t i = 0; i < n; i++) {
+        double count = 0, sum = 0;
+        bool first = true;
+        for (size_t k = 0; k < n; k++) {
+            const nb_http_series *s = &m->http[k];
+            if (strcmp(s->handler, m->http[i].handler) != 0) continue;
+            first = first && k >= i;
+            for (int hundred = 0; hundred < 6; hundred++) count += (double)atomic_load(&s->status[hundred]);
+            sum += (double)atomic_load(sent ? &s->sent : &s->received);
+        }
+        if (!first) continue;
+        nb_buf_addf(out, "%s_count{handler=\"%s\"} ", name, m->http[i].handler);
+        number(out, count);
+        nb_buf_addf(out, "\n%s_sum{handler=\"%s\"} ", name, m->http[i].handler);
+        number(out, sum);
+        nb_buf_addc(out, '\n');
+    }
+}
+
 static void plain(nb_buf *out, const char *name, const char *type, const char *help, double v)
 {
     head(out, name, type, help);
@@ -330,6 +354,8 @@ void nb_metrics_write_page(const nb_metrics *m, const nb_metrics_engine *e, nb_b
     guard_events(m, e, out);
     histograms(m, e, out);
     http(m, out);
+    http_sizes(m, "http_request_size_bytes", "Bytes of requests' bodies, by handler.", false, out);
+    http_sizes(m, "http_response_size_bytes", "Bytes of answers' bodies, by handler.", true, out);
     process(out);
 }
 

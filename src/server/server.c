@@ -40,8 +40,12 @@ static void tell_access(const nb_server *s, const nb_call *c, const char *outcom
 static void count(const nb_server *s, const nb_call *c)
 {
     if (c->route && c->route->quiet) return;
-    nb_metrics_http(s->opt.metrics, c->route ? c->route->path : "none", c->method, nb_exchange_status(c->x),
-                    nb_now() - c->arrival);
+    nb_metrics_http(s->opt.metrics, &(nb_http_record){.handler = c->route ? c->route->path : "none",
+                                                      .method = c->method,
+                                                      .status = nb_exchange_status(c->x),
+                                                      .seconds = nb_now() - c->arrival,
+                                                      .received = nb_exchange_received(c->x),
+                                                      .sent = nb_exchange_sent(c->x)});
 }
 
 static void on_gone(void *ctx, nb_exchange *x)

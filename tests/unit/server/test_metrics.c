@@ -194,16 +194,24 @@ static void http_requests(void **state)
 {
     nb_metrics *m = metrics("m");
     nb_buf page = {0};
-    nb_metrics_http(m, "/v1/models", "GET", 200, 0.0625);
-    nb_metrics_http(m, "/v1/models", "GET", 204, 0.25);
-    nb_metrics_http(m, "/v1/models", "GET", 404, 2);
-    nb_metrics_http(m, "none", "POST", 404, 0);
+    nb_metrics_http(m, &(nb_http_record){"/v1/models", "GET", 200, 0.0625, 0, 100});
+    nb_metrics_http(m, &(nb_http_record){"/v1/models", "GET", 204, 0.25, 0, 0});
+    nb_metrics_http(m, &(nb_http_record){"none", "POST", 404, 0, 7, 50});
+    nb_metrics_http(m, &(nb_http_record){"/v1/models", "GET", 404, 2, 0, 50});
+    nb_metrics_http(m, &(nb_http_record){"/v1/models", "HEAD", 200, 0.5, 1, 2});
     nb_metrics_write_page(m, &(nb_metrics_engine){0}, &page);
     has(&page, "http_requests_total{handler=\"/v1/models\",method=\"GET\",status=\"2xx\"} 2.0");
     has(&page, "http_requests_total{handler=\"/v1/models\",method=\"GET\",status=\"4xx\"} 1.0");
     has(&page, "http_requests_total{handler=\"none\",method=\"POST\",status=\"4xx\"} 1.0");
     has(&page, "http_request_duration_seconds_bucket{handler=\"/v1/models\",le=\"0.1\",method=\"GET\"} 1.0");
     has(&page, "http_request_duration_seconds_sum{handler=\"/v1/models\",method=\"GET\"} 2.3125");
+    has(&page, "# TYPE http_request_size_bytes summary\n"
+               "http_request_size_bytes_count{handler=\"/v1/models\"} 4.0\n"
+               "http_request_size_bytes_sum{handler=\"/v1/models\"} 1.0\n"
+               "http_request_size_bytes_count{handler=\"none\"} 1.0\n"
+               "http_request_size_bytes_sum{handler=\"none\"} 7.0");
+    has(&page, "http_response_size_bytes_count{handler=\"/v1/models\"} 4.0\n"
+               "http_response_size_bytes_sum{handler=\"/v1/models\"} 152.0");
     nb_buf_free(&page);
     nb_metrics_free(m);
 }
