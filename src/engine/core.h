@@ -127,7 +127,8 @@ typedef struct nb_core_stats {
 } nb_core_stats;
 /* A snapshot. Any thread, no lock. */
 void nb_core_read(const nb_core *c, nb_core_stats *out);
-const nb_hist *nb_core_iteration_tokens(const nb_core *c); /* tokens of each step */
+/* Tokens of each step: those it generated, and the prompts that it began to answer. */
+const nb_hist *nb_core_iteration_tokens(const nb_core *c);
 
 /* What the guard did (guard.h). Copies at most cap entries; returns how many there are. Any thread. */
 size_t nb_core_guard(const nb_core *c, nb_guard_count *out, size_t cap);

@@ -315,18 +315,31 @@ static bool begin(nb_core *c, nb_core_part *p, const nb_sched_part *plan)
     return true;
 }
 
+/* As vLLM counts a step's tokens: one for each that is generated, and a prompt whole with its answer's first, whatever was cached or came
+ * in chunks before. Counted before anybody hears of the tokens, so that who has the answer finds it counted. */
+static size_t step_tokens(const nb_core *c, size_t n)
+{
+    size_t tokens = 0;
+    for (size_t i = 0; i < n; i++) {
+        const nb_core_part *p = &c->parts[i];
+        if (!p->r || p->masked || !p->plan.last || p->n != p->plan.n) continue;
+        const nb_sched_seq *s = &p->r->seq;
+        tokens += 1 + (s->n_tokens == s->n_prompt ? s->n_prompt : 0);
+    }
+    return tokens;
+}
+
 void nb_core_step(nb_core *c, size_t n)
 {
     nb_error err = {0};
-    size_t batch = 0, rows = 0;
+    size_t batch = 0;
     for (size_t i = 0; i < n; i++) {
         nb_core_part *p = &c->parts[i];
         if (!begin(c, p, &c->plan[i])) continue;
-        rows += p->n;
         if (!p->r->heal.n) c->run[batch++] = p;
     }
-    nb_hist_add(&c->iteration, (double)rows, 1);
     nb_status together = batch ? run(c, batch, &err) : NB_OK;
+    nb_hist_add(&c->iteration, (double)step_tokens(c, n), 1);
     for (size_t i = 0; i < n && together == NB_OK;
          i++) { /* good ones first: others may take a while to heal */
         nb_core_part *p = &c->parts[i];

@@ -213,6 +213,8 @@ static void prompt_again(void **unused)
         assert_int_equal(st.prompt_cached, have[1].cached);
         assert_int_equal(st.generation_tokens, 60);
         assert_int_equal(nb_core_iteration_tokens(s.core)->total, st.steps);
+        /* vLLM's own test: N (P + T), however much was cached and cut in chunks (of 32 here) */
+        assert_int_equal((int)nb_core_iteration_tokens(s.core)->sum, 3 * (100 + 20));
         serve_stop(&s);
     }
 }
