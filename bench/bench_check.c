@@ -93,7 +93,7 @@ static nb_status measure(const char *dir, nb_pool *pool, reader *r, double best[
         nb_pool_run(pool, options.threads, 1, read_ranges, r);
         at[1] = nb_now();
         s = r->failed ? nb_fail(err, NB_ERR_IO, "%s cannot be read", dir)
-                      : nb_scan_run(r->c, &modules, options.threads, NULL, &scan, err);
+                      : nb_scan_run(r->c, &modules, pool, NULL, NULL, &scan, err);
         at[2] = nb_now();
         if (s == NB_OK) s = nb_check_folder_with(dir, &options, NULL, &result, err);
         at[3] = nb_now();

@@ -84,6 +84,8 @@ void nb_findings_remedy(nb_findings *l, size_t i, bool repairable, const char *f
     __attribute__((format(printf, 4, 5)));
 /* What each family makes of it; texts are copied. */
 void nb_findings_effects(nb_findings *l, size_t i, const nb_effect effects[NB_FAMILY_COUNT]);
+/* Moves all findings of `from`, which is empty then, behind those of l. */
+void nb_findings_move(nb_findings *l, nb_findings *from);
 /* Worst first, then by rule; the order of discovery within a rule stays. */
 void nb_findings_sort(nb_findings *l);
 /* Where the finding of another rule on the same tensor is the cause, puts its remedy in place of this one's, or before it. */

@@ -47,19 +47,23 @@ static void replace(char **field, char *text)
     *field = text;
 }
 
+/* Room for n more. False: the list is bad. */
+static bool make_room(nb_findings *l, size_t n)
+{
+    if (l->bad || n <= l->cap - l->count) return !l->bad;
+    size_t cap = l->cap ? 2 * l->cap : 16;
+    while (cap - l->count < n) cap *= 2;
+    nb_finding *p = cap <= SIZE_MAX / sizeof *p ? realloc(l->items, cap * sizeof *p) : NULL;
+    l->bad = !p;
+    if (!p) return false;
+    l->items = p;
+    l->cap = cap;
+    return true;
+}
+
 size_t nb_findings_add(nb_findings *l, const char *rule, nb_severity severity, const char *fmt, ...)
 {
-    if (l->bad) return 0;
-    if (l->count == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 16;
-        nb_finding *p = cap <= SIZE_MAX / sizeof *p ? realloc(l->items, cap * sizeof *p) : NULL;
-        if (!p) {
-            l->bad = true;
-            return 0;
-        }
-        l->items = p;
-        l->cap = cap;
-    }
+    if (!make_room(l, 1)) return 0;
     nb_finding *f = &l->items[l->count];
     *f = (nb_finding){.severity = severity, .number = l->count};
     snprintf(f->rule, sizeof f->rule, "%s", rule);
@@ -138,6 +142,19 @@ void nb_findings_effects(nb_findings *l, size_t i, const nb_effect effects[NB_FA
         l->items[i].effect[f] = effects[f].cls;
         if (effects[f].text) replace(&l->items[i].effect_text[f], copy(l, effects[f].text));
     }
+}
+
+void nb_findings_move(nb_findings *l, nb_findings *from)
+{
+    l->bad = l->bad || from->bad;
+    if (from->count && make_room(l, from->count)) {
+        for (size_t i = 0; i < from->count; i++) {
+            from->items[i].number = l->count;
+            l->items[l->count++] = from->items[i];
+        }
+        from->count = 0;
+    }
+    nb_findings_free(from);
 }
 
 static int compare(const void *pa, const void *pb)

@@ -10,13 +10,20 @@
 
 #include "base/buf.h"
 
-static const char *const suffixes[NB_MEMBER_COUNT] = {
-    ".weight_packed",    ".weight",
-    "_blocks",           ".weight_scale",
-    ".weight_scale_inv", ".scale",
-    "_scales",           ".weight_global_scale",
-    ".weight_scale_2",   ".input_global_scale",
-    ".input_scale",      ".bias",
+#define SUFFIX(text)                                                                                         \
+    {                                                                                                        \
+        text, sizeof(text) - 1                                                                               \
+    }
+static const struct {
+    const char *text;
+    size_t len;
+} suffixes[NB_MEMBER_COUNT] = {
+    SUFFIX(".weight_packed"),    SUFFIX(".weight"),
+    SUFFIX("_blocks"),           SUFFIX(".weight_scale"),
+    SUFFIX(".weight_scale_inv"), SUFFIX(".scale"),
+    SUFFIX("_scales"),           SUFFIX(".weight_global_scale"),
+    SUFFIX(".weight_scale_2"),   SUFFIX(".input_global_scale"),
+    SUFFIX(".input_scale"),      SUFFIX(".bias"),
 };
 
 static const char *const kind_names[NB_KIND_COUNT] = {
@@ -32,7 +39,7 @@ static const char *const kind_names[NB_KIND_COUNT] = {
 
 const char *nb_member_suffix(nb_member m)
 {
-    return suffixes[m];
+    return suffixes[m].text;
 }
 
 const char *nb_kind_name(nb_kind k)
@@ -49,8 +56,10 @@ nb_member nb_member_of(const char *tensor, size_t *len)
 {
     const size_t n = strlen(tensor);
     for (int m = 0; m < NB_MEMBER_COUNT; m++) {
-        size_t s = strlen(suffixes[m]);
-        if (n <= s || strcmp(tensor + n - s, suffixes[m]) != 0) continue;
+        const size_t s = suffixes[m].len;
+        if (n <= s || tensor[n - s] != suffixes[m].text[0] ||
+            memcmp(tensor + n - s, suffixes[m].text, s) != 0)
+            continue;
         *len = n - s;
         return (nb_member)m;
     }

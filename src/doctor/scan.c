@@ -10,12 +10,11 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/pool.h"
 #include "doctor/scan_count.h"
 
 #define CHUNK                                                                                                \
     ((size_t)256 << 10) /* bytes of codes or elements read at a time: stays in the second-level cache */
-#define UNIT ((uint64_t)32 << 20) /* bytes of codes or elements in a unit */
+#define UNIT ((uint64_t)8 << 20) /* bytes of codes or elements in a unit */
 #define MAX_THREADS 8
 
 typedef enum unit_kind { UNIT_NVFP4, UNIT_MXFP4, UNIT_E8M0, UNIT_FLOAT } unit_kind;
@@ -34,7 +33,8 @@ typedef struct scanner {
     size_t n_units, cap;
     uint64_t total, done; /* bytes */
     unsigned char *buffers;
-    atomic_size_t next;
+    const nb_chores *chores;
+    atomic_size_t next, next_chore;
     pthread_mutex_t lock; /* of *out, done and the sink */
     const nb_sink *sink;
     nb_count_16_fn count_16;
@@ -121,10 +121,17 @@ static uint64_t bytes_of(const scanner *s, const unit *u)
     }
 }
 
+static void do_chores(scanner *s)
+{
+    for (size_t i; s->chores && (i = atomic_fetch_add(&s->next_chore, 1)) < s->chores->count;)
+        s->chores->run(s->chores->ctx, i);
+}
+
 static void work(void *ctx, size_t thread, size_t begin, size_t end)
 {
     scanner *s = ctx;
     unsigned char *codes = s->buffers + thread * (CHUNK + CHUNK / 8), *scales = codes + CHUNK;
+    do_chores(s);
     for (size_t i; (i = atomic_fetch_add(&s->next, 1)) < s->n_units;) {
         const unit *u = &s->units[i];
         nb_block_values v = {0};
@@ -242,41 +249,34 @@ static void read_scalars(void *ctx, size_t thread, size_t begin, size_t end)
     }
 }
 
-nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
-                      nb_scan *out, nb_error *err)
+nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, nb_pool *pool, const nb_chores *chores,
+                      const nb_sink *sink, nb_scan *out, nb_error *err)
 {
     scanner s = {.c = c,
                  .modules = modules,
                  .out = out,
+                 .chores = chores,
                  .sink = sink,
                  .count_16 = nb_count_16_best(),
                  .count_bad = nb_count_bad_best()};
-    nb_pool *pool = NULL;
-    bool ok = true;
+    const size_t threads = nb_pool_threads(pool) < MAX_THREADS ? nb_pool_threads(pool) : MAX_THREADS;
     *out = (nb_scan){0};
     pthread_mutex_init(&s.lock, NULL);
     out->modules = calloc(modules->count + 1, sizeof *out->modules);
     out->bad = calloc(nb_ckpt_count(c) + 1, sizeof *out->bad);
-    ok = out->modules && out->bad;
+    s.buffers = nb_calloc_aligned(threads, CHUNK + CHUNK / 8);
+    bool ok = out->modules && out->bad && s.buffers;
     for (size_t i = 0; ok && i < modules->count; i++) ok = add_module(&s, i);
     for (size_t i = 0; ok && i < nb_ckpt_count(c); i++) ok = add_tensor(&s, i);
     if (ok) {
-        /* Threads that the system refuses only make it slower. */
-        ok = nb_pool_new(threads, &pool, NULL) != NB_ERR_NOMEM;
+        nb_pool_run(pool, modules->count, 1, read_scalars, &s);
+        nb_pool_run(pool, threads, 1, work, &s);
     }
-    if (ok) {
-        threads = nb_pool_threads(pool);
-        if (threads > MAX_THREADS) threads = MAX_THREADS;
-        s.buffers = nb_calloc_aligned(threads, CHUNK + CHUNK / 8);
-        ok = s.buffers != NULL;
-    }
-    if (ok) nb_pool_run(pool, modules->count, 1, read_scalars, &s);
-    if (ok) nb_pool_run(pool, threads, 1, work, &s);
+    do_chores(&s);
     out->bytes = s.total;
     if (ok && sink && sink->progress && s.total)
         sink->progress(sink->ctx, "checking values", s.total, s.total);
     if (!ok) nb_scan_free(out);
-    nb_pool_free(pool);
     pthread_mutex_destroy(&s.lock);
     free(s.buffers);
     free(s.units);

@@ -6,6 +6,7 @@
 #define NB_DOCTOR_SCAN_H
 
 #include "base/log.h"
+#include "base/pool.h"
 #include "doctor/modules.h"
 
 /* How many of something, and the first one's byte offset within its tensor. */
@@ -45,10 +46,18 @@ typedef struct nb_scan {
     uint64_t bytes; /* looked at */
 } nb_scan;
 
-/* Scans everything; threads 0: as many as the machine allows, at most 8. Fails only when memory runs out. Free *out with
- * nb_scan_free. */
-nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, size_t threads, const nb_sink *sink,
-                      nb_scan *out, nb_error *err);
+/* Work that the scan's threads do before they read, so that it takes no time of its own: run(ctx, i) is called once for each i below
+ * count, by any thread. */
+typedef struct nb_chores {
+    void (*run)(void *ctx, size_t i);
+    void *ctx;
+    size_t count;
+} nb_chores;
+
+/* Scans everything with the pool's threads (NULL: the caller alone), at most 8 of them. chores may be NULL; they are done even where
+ * memory runs out, the only failure. Free *out with nb_scan_free. */
+nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, nb_pool *pool, const nb_chores *chores,
+                      const nb_sink *sink, nb_scan *out, nb_error *err);
 void nb_scan_free(nb_scan *s);
 
 /* A stored global scale as a multiplier: compressed-tensors stores divisors. */
