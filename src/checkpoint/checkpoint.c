@@ -322,7 +322,7 @@ static nb_status gather(opener *o)
     if (!c->tensors || !nb_map_reserve(&c->by_name, total))
         return nb_fail_nomem(o->err, "the list of tensors",
                              total * (sizeof *c->tensors + sizeof(nb_map_slot)));
-    for (int listed = 1; listed >= 0; listed--) {
+    for (int listed = 1; listed >= 0 && c->total < total; listed--) {
         for (size_t f = 0; f < c->n_shards; f++) {
             const nb_safetensors *st = c->shards[f].st;
             for (size_t i = 0; st && i < nb_safetensors_count(st); i++) {

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "checkpoint/internal.h"
 
+#define TYPICAL_ENTRY 80 /* bytes of an index for one tensor: room for names is reserved by it */
+
 typedef struct reader {
     nb_index *x;
     nb_json j;
@@ -187,7 +189,7 @@ nb_status nb_index_parse(const char *path, const char *text, size_t n, nb_index 
     nb_json_init(&r.j, text, n);
     /* A string with its NUL is shorter than its quotes and the text that it came from. */
     x.text = malloc(n + 1);
-    if (!x.text)
+    if (!x.text || !nb_map_reserve(&x.by_name, n / TYPICAL_ENTRY))
         s = nb_fail_nomem(err, "the shard index", n + 1);
     else
         s = read_index(&r);

@@ -66,6 +66,8 @@ const char *nb_tensor_shape_text(const nb_tensor_info *t, char *buf, size_t cap)
     return buf;
 }
 
+#define TYPICAL_ENTRY 160 /* bytes of a header for one tensor: room for names is reserved by it */
+
 struct nb_safetensors {
     nb_file file;
     nb_tensor_info *tensors; /* sorted by begin */
@@ -328,7 +330,10 @@ static nb_status check_layout(nb_safetensors *st, const char *path, uint64_t dat
 {
     char why[240];
     uint64_t at = 0;
-    if (st->count) qsort(st->tensors, st->count, sizeof *st->tensors, by_offset);
+    bool sorted = true; /* most files list their tensors as they lie */
+    for (size_t i = 1; i < st->count && sorted; i++)
+        sorted = by_offset(&st->tensors[i - 1], &st->tensors[i]) <= 0;
+    if (!sorted) qsort(st->tensors, st->count, sizeof *st->tensors, by_offset);
     for (size_t i = 0; i < st->count; i++) {
         nb_tensor_info *t = &st->tensors[i];
         if (t->begin != at || t->end < t->begin) {
@@ -353,7 +358,7 @@ static nb_status check_layout(nb_safetensors *st, const char *path, uint64_t dat
         t->begin += data;
         t->end += data;
         /* Sorting moved the tensors; the keys are known, so this takes no memory. */
-        nb_map_put(&st->by_name, t->name, strlen(t->name), (uint32_t)i, NULL);
+        if (!sorted) nb_map_put(&st->by_name, t->name, strlen(t->name), (uint32_t)i, NULL);
     }
     return NB_OK;
 }
@@ -384,6 +389,17 @@ static nb_status header_length(const char *path, const char *bytes, uint64_t fil
     return NB_OK;
 }
 
+/* How many bytes from the first on are ASCII: nearly always all of a header. */
+static size_t ascii(const char *p, size_t n)
+{
+    size_t i = 0;
+    for (uint64_t word; i + sizeof word <= n; i += sizeof word) {
+        memcpy(&word, p + i, sizeof word);
+        if (word & 0x8080808080808080) break;
+    }
+    return i;
+}
+
 nb_status nb_safetensors_parse(const char *path, const char *bytes, size_t n, uint64_t file_size,
                                nb_safetensors **out, nb_error *err)
 {
@@ -401,11 +417,11 @@ nb_status nb_safetensors_parse(const char *path, const char *bytes, size_t n, ui
     /* A name with its NUL is shorter than the quotes and the text that it came from. */
     st->names = malloc((size_t)length + 1);
     st->file.path = strdup(path);
-    if (!st->names || !st->file.path) {
+    if (!st->names || !st->file.path || !nb_map_reserve(&st->by_name, (size_t)length / TYPICAL_ENTRY)) {
         s = nb_fail_nomem(err, "a safetensors header", (size_t)length);
         goto out;
     }
-    for (size_t i = 0; i < length;) {
+    for (size_t i = ascii(bytes + 8, (size_t)length); i < length;) {
         uint32_t cp;
         size_t w = nb_utf8_decode(bytes + 8 + i, (size_t)length - i, &cp);
         if (!w) {
