@@ -197,6 +197,10 @@ const json_t *nb_config_get(const nb_config *cfg, const char *path);
  * quotient or an overflow is NB_ERR_FORMAT). */
 size_t nb_config_shape(const nb_config *cfg, const char *expr, int layer, uint64_t dims[4], nb_error *err);
 
+/* A list of a sound config that has *n entries more than there are layers, more even than drafting layers account for: they are not
+ * read. NULL: none. */
+const char *nb_config_spare(const nb_config *cfg, int64_t *n);
+
 /* The number of layers {l} and experts {e} that a table row ranges over (1 when it has no such index). */
 int64_t nb_arch_layers(const nb_config *cfg, const nb_arch_tensor *t);
 int64_t nb_arch_experts(const nb_config *cfg, const nb_arch_tensor *t);

@@ -93,6 +93,50 @@ nb_status nb_arch_check_layer_types(const nb_config *cfg, nb_error *err)
     return NB_OK;
 }
 
+static const char *const lists[] = {"layer_types",     "mlp_layer_types",   "indexer_types",
+                                    "compress_ratios", "layers_block_type", "hybrid_override_pattern"};
+enum { LISTS = sizeof lists / sizeof *lists };
+
+/* Entries of a list, or letters of a pattern; -1: there is none. */
+static int64_t entries(const nb_config *cfg, const char *key)
+{
+    const json_t *v = nb_config_get(cfg, key);
+    return json_is_array(v)    ? (int64_t)json_array_size(v)
+           : json_is_string(v) ? (int64_t)json_string_length(v)
+                               : -1;
+}
+
+/* Entries behind the last layer's are taken, and not read. */
+static bool takes_more(const nb_config *cfg, const char *key)
+{
+    return cfg->arch == &nb_arch_deepseek_v4 || strcmp(key, "indexer_types") == 0 ||
+           (strcmp(key, "mlp_layer_types") == 0 && strcmp(cfg->model_type, "glm4_moe_lite") == 0);
+}
+
+nb_status nb_arch_check_lists(const nb_config *cfg, nb_error *err)
+{
+    for (size_t i = 0; i < LISTS; i++) {
+        const int64_t n = entries(cfg, lists[i]);
+        if (n < 0 || n == cfg->n_layers || (n > cfg->n_layers && takes_more(cfg, lists[i]))) continue;
+        nb_fail(err, NB_ERR_FORMAT, "%s has %lld entries, and num_hidden_layers is %lld", lists[i],
+                (long long)n, (long long)cfg->n_layers);
+        nb_error_remedy(err, "take both from the original model's config.json");
+        return NB_ERR_FORMAT;
+    }
+    return NB_OK;
+}
+
+const char *nb_config_spare(const nb_config *cfg, int64_t *n)
+{
+    const json_t *v = nb_config_get(cfg, "num_nextn_predict_layers");
+    const int64_t drafts = json_is_integer(v) && json_integer_value(v) > 0 ? json_integer_value(v) : 0;
+    for (size_t i = 0; i < LISTS; i++) {
+        *n = entries(cfg, lists[i]) - cfg->n_layers;
+        if (*n > drafts) return lists[i];
+    }
+    return NULL;
+}
+
 nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err)
 {
     static const nb_arch_size keys[] = {{"vocab_size", NB_MAX_SIZE},

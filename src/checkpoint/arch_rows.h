@@ -126,6 +126,9 @@ typedef struct nb_arch_size {
 nb_status nb_arch_check_sizes(const nb_config *cfg, const nb_arch_size *keys, size_t n, nb_error *err);
 /* layer_types has, for each layer, the word full_attention or sliding_attention. */
 nb_status nb_arch_check_layer_types(const nb_config *cfg, nb_error *err);
+/* Each list with an entry a layer, in whatever family, has as many as there are layers; more only where transformers 5.24 takes that.
+ * nb_config_from_json calls it. */
+nb_status nb_arch_check_lists(const nb_config *cfg, nb_error *err);
 /* The sizes that every attention decoder has; head_dim is bounded more narrowly, because rotary tables are made of it before a
  * tensor's shape confirms it. */
 nb_status nb_arch_check_decoder(const nb_config *cfg, nb_error *err);

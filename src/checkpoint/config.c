@@ -6,7 +6,7 @@
 
 #include "base/buf.h"
 #include "base/json_tree.h"
-#include "checkpoint/arch.h"
+#include "checkpoint/arch_rows.h"
 #include "checkpoint/internal.h"
 
 #define MAX_LAYERS 10000
@@ -276,6 +276,7 @@ nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *o
     if (s == NB_OK && tied && !json_is_boolean(tied))
         s = bad_key(out, NB_ERR_FORMAT, err, from_original, "tie_word_embeddings is not true or false");
     if (s == NB_OK) s = out->arch->validate(out, err);
+    if (s == NB_OK) s = nb_arch_check_lists(out, err);
     if (s != NB_OK) nb_error_at(err, file, NULL, -1);
     return s;
 }

@@ -149,6 +149,20 @@ static void judge_rope_spellings(const nb_check *c, nb_findings *out)
     }
 }
 
+/* Entries behind the last layer's: loaders pass them over. */
+static void judge_lists(const nb_check *c, nb_findings *out)
+{
+    int64_t n;
+    const char *list = c->table ? nb_config_spare(&c->config, &n) : NULL;
+    if (!list) return;
+    size_t i =
+        nb_findings_add(out, "NB212", NB_SEVERITY_NOTE, "%s has entries that belong to no layer", list);
+    nb_findings_file(out, i, "config.json");
+    nb_findings_measured(out, i, "%lld more than num_hidden_layers", (long long)n);
+    nb_findings_expected(out, i, "one for each of %lld layers", (long long)c->config.n_layers);
+    nb_findings_remedy(out, i, false, "compare num_hidden_layers with the original model's config.json");
+}
+
 /* attention_bias true, and no linear of the attention has a bias. */
 static void judge_biases(const nb_check *c, nb_findings *out)
 {
@@ -172,6 +186,7 @@ nb_status nb_rule_config_keys(const nb_check *c, nb_findings *out, nb_error *err
     nb_error why = c->config_error;
     judge_rope_spellings(c, out);
     judge_biases(c, out);
+    judge_lists(c, out);
     if (!c->config.arch) return NB_OK;
     if (c->table) {
         const nb_status s = nb_model_judge_config(&c->config, &why);

@@ -325,6 +325,16 @@ static void warn_unusable(const loader *ld)
                ld->unusable > 1 ? " and others" : "");
 }
 
+static void warn_spare(const loader *ld)
+{
+    int64_t n;
+    const char *list = nb_config_spare(&ld->m->cfg, &n);
+    if (list)
+        nb_log(ld->sink, NB_LOG_WARN,
+               "config.json: %s has %lld entries more than num_hidden_layers says: they are not read", list,
+               (long long)n);
+}
+
 static void find_parts(nb_model *m)
 {
     for (size_t p = 0; p < NB_PART_COUNT; p++) m->part[p] = -1;
@@ -375,6 +385,7 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     if ((s = load_all(&ld, err))) goto out;
     warn_unused(&ld);
     warn_unusable(&ld);
+    warn_spare(&ld);
     if (sink && sink->progress) sink->progress(sink->ctx, "loading weights", ld.total, ld.total);
     if (ld.cache && (s = nb_packed_cache_keep(ld.cache, err))) goto out;
     s = m->fwd->prepare(m, err);

@@ -223,6 +223,19 @@ def test_weights_that_the_config_leaves_out_are_told(tmp_path):
     assert not nb.ok("run", nb.DEMO, "-p", "Hello?", "-n", "1", "-q").stderr
 
 
+def test_entries_of_no_layer_are_told(tmp_path):
+    """A list that is longer than the model: what belongs to no layer is not read, and both verbs say so."""
+    folder = nb.OWN / "models" / "glm_moe_dsa_modelopt"
+    config = json.loads((folder / "config.json").read_text())
+    for file in folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({**config, "indexer_types": config["indexer_types"] + ["shared"] * 2}))
+    assert "indexer_types has 2 entries more" in nb.ok("run", tmp_path, "-p", "Hello?", "-n", "1", "-q", "--raw").stderr
+    notes = [f for f in nb.ok_json("check", tmp_path, "--format", "json")["findings"] if f["rule"] == "NB212"]
+    assert [f["severity"] for f in notes] == ["note"] and "indexer_types" in notes[0]["message"]
+
+
 @pytest.mark.parametrize("eos", ["1", [1, "2"], -1, 0.5])
 def test_end_tokens_that_are_no_ids_are_refused(eos, tmp_path):
     for file in nb.DEMO.iterdir():
