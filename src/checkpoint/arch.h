@@ -132,6 +132,12 @@ typedef struct nb_arch_tensor {
         plus; /* added to each value of a float tensor when it is loaded: 1 for norms stored as their distance from 1 */
 } nb_arch_tensor;
 
+/* What an absent number stands for: the default of the class that the published configs were written with and read by. */
+typedef struct nb_arch_default {
+    const char *key;
+    double value;
+} nb_arch_default;
+
 typedef struct nb_arch {
     const char *name;               /* "deepseek_v4" */
     const char *const *model_types; /* NULL-terminated: config.json model_type values */
@@ -141,6 +147,9 @@ typedef struct nb_arch {
     const nb_arch_tensor *tensors;
     size_t n_tensors;
     const char *n_experts_key; /* config key for the range of {e}; NULL without experts */
+    /* Those that published configs leave out, or that loaders do not agree to derive; terminated by a NULL key, NULL: none. An absent
+     * number that is not here is an error. */
+    const nb_arch_default *defaults;
     /* A derived or per-layer symbol of shape expressions; also consulted before config keys, so that it may supply one under a
      * canonical name from other spellings. False: not mine. layer is -1 outside layers. */
     bool (*symbol)(const nb_config *cfg, const char *name, int layer, int64_t *out);
@@ -183,8 +192,10 @@ nb_status nb_config_init(const nb_ckpt *c, nb_config *out, nb_error *err);
 /* The same from parsed JSON; root (may be NULL: no config) and file are borrowed by *out. */
 nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *out, nb_error *err);
 
-/* An integer by name: the architecture's symbol() first, then text_config/root. Missing: NB_ERR_MISSING naming key and file;
- * not an integer or outside [min, max]: NB_ERR_FORMAT. */
+/* The architecture's default of a number; NULL: it has none. */
+const nb_arch_default *nb_config_default(const nb_config *cfg, const char *key);
+/* An integer by name: the architecture's symbol() first, then text_config/root, then the defaults. Missing: NB_ERR_MISSING naming
+ * key and file; not an integer or outside [min, max]: NB_ERR_FORMAT. */
 nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_t min, int64_t max,
                         int64_t *out, nb_error *err);
 /* The same for a number (symbol() is not asked). Infinity and NaN count in every spelling: bare, or {"__float__": …}. */

@@ -11,6 +11,18 @@
 
 static const char *const gemma3_types[] = {"gemma3_text", "gemma3", NULL};
 static const char *const gemma4_types[] = {"gemma4_text", "gemma4", NULL};
+/* Gemma3TextConfig: the published 4B says five numbers, the 12B seven. Its rotary bases and its period of windows are 1e6, 1e4 and 6. */
+static const nb_arch_default gemma3_defaults[] = {{"vocab_size", 262208},
+                                                  {"num_attention_heads", 8},
+                                                  {"num_key_value_heads", 4},
+                                                  {"head_dim", 256},
+                                                  {"rms_norm_eps", 1e-6},
+                                                  {"query_pre_attn_scalar", 256},
+                                                  {"max_position_embeddings", 131072},
+                                                  {"rope_theta", 1e6},
+                                                  {"rope_local_base_freq", 1e4},
+                                                  {"sliding_window_pattern", 6},
+                                                  {NULL, 0}};
 static const char *const skip[] = {"vision_tower.*",
                                    "audio_tower.*",
                                    "embed_vision.*",
@@ -27,13 +39,21 @@ static int64_t number(const nb_config *cfg, const char *key)
     return json_is_integer(v) ? json_integer_value(v) : 0;
 }
 
+/* Of so many layers the last sees everything; 0: the config does not say. */
+static int64_t period(const nb_config *cfg)
+{
+    const nb_arch_default *otherwise = nb_config_default(cfg, "sliding_window_pattern");
+    if (nb_config_get(cfg, "sliding_window_pattern")) return number(cfg, "sliding_window_pattern");
+    if (nb_config_get(cfg, "_sliding_window_pattern")) return number(cfg, "_sliding_window_pattern");
+    return otherwise ? (int64_t)otherwise->value : 0;
+}
+
 bool nb_gemma_full(const nb_config *cfg, int layer)
 {
     const json_t *types = nb_config_get(cfg, "layer_types");
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
-    int64_t every = number(cfg, "sliding_window_pattern");
-    if (!every) every = number(cfg, "_sliding_window_pattern");
     if (types) return type && strcmp(type, "full_attention") == 0;
+    const int64_t every = period(cfg);
     return every > 0 && (layer + 1) % every == 0;
 }
 
@@ -154,9 +174,8 @@ static const nb_arch_tensor gemma4_rows[] = {
 /* Which layers slide, by layer_types or (Gemma 3 before transformers 5) by a period. */
 static nb_status check_types(const nb_config *cfg, nb_error *err)
 {
-    const bool period =
-        number(cfg, "sliding_window_pattern") > 0 || number(cfg, "_sliding_window_pattern") > 0;
-    return period && !nb_config_get(cfg, "layer_types") ? NB_OK : nb_arch_check_layer_types(cfg, err);
+    return period(cfg) > 0 && !nb_config_get(cfg, "layer_types") ? NB_OK
+                                                                 : nb_arch_check_layer_types(cfg, err);
 }
 
 static nb_status gemma3_validate(const nb_config *cfg, nb_error *err)
@@ -245,6 +264,7 @@ const nb_arch nb_arch_gemma3 = {
     .skip = skip,
     .tensors = gemma3_rows,
     .n_tensors = sizeof gemma3_rows / sizeof *gemma3_rows,
+    .defaults = gemma3_defaults,
     .validate = gemma3_validate,
 };
 

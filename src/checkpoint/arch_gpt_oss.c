@@ -41,4 +41,5 @@ static nb_status validate(const nb_config *cfg, nb_error *err)
 }
 
 const nb_arch nb_arch_gpt_oss = {NB_ARCH_COMMON("gpt_oss"), .n_experts_key = "num_local_experts",
-                                 .symbol = nb_arch_head_symbol, .validate = validate};
+                                 .defaults = nb_arch_heads_64, .symbol = nb_arch_head_symbol,
+                                 .validate = validate};

@@ -16,4 +16,5 @@ static const nb_arch_tensor tensors[] = {
     NB_ROWS_HEAD};
 
 const nb_arch nb_arch_minimax_m2 = {NB_ARCH_COMMON("minimax_m2"), .n_experts_key = "num_local_experts",
-                                    .symbol = nb_arch_head_symbol, .validate = nb_arch_check_experts};
+                                    .defaults = nb_arch_heads_128, .symbol = nb_arch_head_symbol,
+                                    .validate = nb_arch_check_experts};

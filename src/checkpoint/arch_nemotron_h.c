@@ -152,6 +152,7 @@ const nb_arch nb_arch_nemotron_h = {
     .tensors = tensors,
     .n_tensors = sizeof tensors / sizeof *tensors,
     .n_experts_key = "n_routed_experts",
+    .defaults = nb_arch_heads_128,
     .symbol = symbol,
     .validate = validate,
 };

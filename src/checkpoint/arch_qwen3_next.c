@@ -127,6 +127,7 @@ const nb_arch nb_arch_qwen3_next = {
     .tensors = tensors,
     .n_tensors = sizeof tensors / sizeof *tensors,
     .n_experts_key = "num_experts",
+    .defaults = nb_arch_heads_256,
     .symbol = nb_arch_head_symbol,
     .validate = validate,
 };

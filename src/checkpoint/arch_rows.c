@@ -8,6 +8,10 @@ const char *const nb_arch_prefixes[] = {
 const char *const nb_arch_skip[] = {"*rotary_emb.inv_freq",    "*.k_scale", "*.v_scale", "vision_tower.*",
                                     "multi_modal_projector.*", NULL};
 
+const nb_arch_default nb_arch_heads_64[] = {{"head_dim", 64}, {NULL, 0}};
+const nb_arch_default nb_arch_heads_128[] = {{"head_dim", 128}, {NULL, 0}};
+const nb_arch_default nb_arch_heads_256[] = {{"head_dim", 256}, {NULL, 0}};
+
 bool nb_arch_untied(const nb_config *cfg, int layer)
 {
     return !json_is_true(nb_config_get(cfg, "tie_word_embeddings"));
@@ -47,7 +51,7 @@ bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int6
     int64_t heads, hidden;
     bool head_dim = strcmp(name, "head_dim") == 0;
     if (!head_dim && strcmp(name, "num_key_value_heads") != 0) return false;
-    if (nb_config_get(cfg, name)) return false;
+    if (nb_config_get(cfg, name) || nb_config_default(cfg, name)) return false;
     if (nb_config_int(cfg, "num_attention_heads", -1, 1, 1 << 20, &heads, NULL) != NB_OK) return false;
     if (!head_dim) {
         *out = heads;

@@ -110,8 +110,8 @@ bool nb_arch_dense_first(const nb_config *cfg, int layer);
 bool nb_arch_sparse(const nb_config *cfg, int layer);
 bool nb_arch_not_sparse(const nb_config *cfg, int layer);
 
-/* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads) and num_key_value_heads (then
- * num_attention_heads), as transformers derives them. */
+/* nb_arch.symbol of configs that may leave out head_dim (then hidden_size / num_attention_heads, unless the class has a default) and
+ * num_key_value_heads (then num_attention_heads), as transformers derives them. */
 bool nb_arch_head_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out);
 /* The same, and num_experts, which transformers 5 saves as num_local_experts. */
 bool nb_arch_experts_symbol(const nb_config *cfg, const char *name, int layer, int64_t *out);
@@ -137,6 +137,9 @@ nb_status nb_arch_check_dense(const nb_config *cfg, nb_error *err);
 /* Of decoders with experts: these, nb_arch.n_experts_key, num_experts_per_tok, and the width of an expert, moe_intermediate_size or
  * where a config has no such key intermediate_size. */
 nb_status nb_arch_check_experts(const nb_config *cfg, nb_error *err);
+
+/* nb_arch.defaults of classes that take this head_dim whatever the other sizes are (transformers' configuration_*.py). */
+extern const nb_arch_default nb_arch_heads_64[], nb_arch_heads_128[], nb_arch_heads_256[];
 
 /* The members of an nb_arch that follow from `model_types` and `tensors` in its file; symbol and validate come after it. */
 #define NB_ARCH_COMMON(NAME)                                                                                 \

@@ -112,16 +112,25 @@ const json_t *nb_config_get(const nb_config *cfg, const char *path)
     return v || cfg->text == cfg->root ? v : at_path(cfg->root, path);
 }
 
+const nb_arch_default *nb_config_default(const nb_config *cfg, const char *key)
+{
+    const nb_arch_default *d = cfg->arch ? cfg->arch->defaults : NULL;
+    while (d && d->key && strcmp(d->key, key) != 0) d++;
+    return d && d->key ? d : NULL;
+}
+
 nb_status nb_config_int(const nb_config *cfg, const char *key, int layer, int64_t min, int64_t max,
                         int64_t *out, nb_error *err)
 {
     int64_t v;
     if (!cfg->arch || !cfg->arch->symbol || !cfg->arch->symbol(cfg, key, layer, &v)) {
         const json_t *j = nb_config_get(cfg, key);
-        if (!j) return bad_key(cfg, NB_ERR_MISSING, err, from_original, "the key \"%s\" is missing", key);
-        if (!json_is_integer(j))
+        const nb_arch_default *d = j ? NULL : nb_config_default(cfg, key);
+        if (!j && !d)
+            return bad_key(cfg, NB_ERR_MISSING, err, from_original, "the key \"%s\" is missing", key);
+        if (j && !json_is_integer(j))
             return bad_key(cfg, NB_ERR_FORMAT, err, from_original, "\"%s\" must be an integer", key);
-        v = json_integer_value(j);
+        v = j ? json_integer_value(j) : (int64_t)d->value;
     }
     if (v < min || v > max)
         return bad_key(cfg, NB_ERR_FORMAT, err, from_original, "\"%s\" is %lld; expected %lld to %lld", key,
@@ -156,8 +165,11 @@ nb_status nb_config_num(const nb_config *cfg, const char *key, double min, doubl
 {
     double v;
     const json_t *j = nb_config_get(cfg, key);
-    if (!j) return bad_key(cfg, NB_ERR_MISSING, err, from_original, "the key \"%s\" is missing", key);
-    if (!number(j, &v))
+    const nb_arch_default *d = j ? NULL : nb_config_default(cfg, key);
+    if (!j && !d) return bad_key(cfg, NB_ERR_MISSING, err, from_original, "the key \"%s\" is missing", key);
+    if (d)
+        v = d->value;
+    else if (!number(j, &v))
         return bad_key(cfg, NB_ERR_FORMAT, err, from_original, "\"%s\" must be a number", key);
     if (!(v >= min && v <= max))
         return bad_key(cfg, NB_ERR_FORMAT, err, from_original, "\"%s\" is %g; expected %g to %g", key, v, min,

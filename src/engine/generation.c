@@ -44,10 +44,9 @@ static nb_status find_eos(nb_generation_config *g, const json_t *file_json, cons
                           const nb_config *cfg, const nb_tokenizer *t, nb_error *err)
 {
     nb_status s = NB_OK;
-    const json_t *eos = json_object_get(file_json, "eos_token_id"), *size = nb_config_get(cfg, "vocab_size");
+    const json_t *eos = json_object_get(file_json, "eos_token_id");
     int64_t own = nb_tokenizer_eos(t), vocab = nb_tokenizer_size(t); /* a matrix may have more rows */
-    if (json_is_integer(size) && json_integer_value(size) > vocab && json_integer_value(size) <= UINT32_MAX)
-        vocab = json_integer_value(size);
+    nb_config_int(cfg, "vocab_size", -1, vocab, UINT32_MAX, &vocab, NULL);
     if (own >= 0) g->eos[g->n_eos++] = (uint32_t)own;
     g->own_eos = own;
     if (!eos || json_is_null(eos)) {

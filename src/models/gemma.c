@@ -29,7 +29,7 @@ static nb_status open_ropes(nb_model *m, gemma *s, nb_error *err)
     double local;
     nb_status st = nb_rope_open(m, "full_attention", s->full.d, NB_ROTATES_ALL, &s->full_rope, err);
     if (st != NB_OK) return st;
-    if (nb_config_get(&m->cfg, "rope_parameters") || !nb_config_get(&m->cfg, "rope_local_base_freq"))
+    if (nb_config_get(&m->cfg, "rope_parameters"))
         return nb_rope_open(m, "sliding_attention", s->base.attn.d, NB_ROTATES_ALL, &s->base.rope, err);
     st = nb_config_num(&m->cfg, "rope_local_base_freq", 1, 1e12, &local, err);
     return st ? st : nb_rope_init(NULL, local, s->base.attn.d, 0, m->x->max_rows, &s->base.rope, err);

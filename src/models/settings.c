@@ -94,7 +94,8 @@ nb_status nb_read_rope(const nb_model *m, const char *type, double *theta, const
     }
     *params = p ? p : nb_config_get(&m->cfg, path);
     snprintf(key, sizeof key, "%s.rope_theta", path);
-    const bool outside = !nb_config_get(&m->cfg, key) && nb_config_get(&m->cfg, "rope_theta");
+    const bool outside = !nb_config_get(&m->cfg, key) &&
+                         (nb_config_get(&m->cfg, "rope_theta") || nb_config_default(&m->cfg, "rope_theta"));
     return nb_config_num(&m->cfg, outside ? "rope_theta" : key, 1, 1e12, theta, err);
 }
 

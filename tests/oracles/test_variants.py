@@ -195,3 +195,46 @@ def test_variant(family, number, tmp_path):
         pytest.skip("a choice of this model stands on an edge")
     assert max(worst) <= 1e-3, (worst, settings)
     nb.ok("check", tmp_path / "model", "--ignore", "NB210")  # it has no tokenizer
+
+
+def short(family, *gone, **more):
+    """A family's settings without the keys in gone: what they then are is the class's business."""
+    def make(r):
+        settings = {**FAMILIES[family](r), **more}
+        return {k: v for k, v in settings.items() if k not in gone}
+    return family, make
+
+
+SHORT = {
+    "Qwen3": short("Qwen3", "head_dim"), "MiniMaxM2": short("MiniMaxM2", "head_dim"), "GptOss": short("GptOss", "head_dim"),
+    "NemotronH": short("NemotronH", "head_dim"), "Qwen3Next": short("Qwen3Next", "head_dim"), "Qwen3_5Moe": short("Qwen3_5Moe", "head_dim"),
+    "Qwen3Moe": short("Qwen3Moe", "head_dim"), "Llama": short("Llama", "head_dim", "num_key_value_heads"), "Qwen2": short("Qwen2", "head_dim"),
+    # as Google published the text model of the 4B
+    "Gemma3": ("Gemma3", lambda r: dict(hidden_size=64, intermediate_size=96, num_hidden_layers=7, sliding_window=24,
+                                        rope_scaling={"factor": 8.0, "rope_type": "linear"})),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_config(name, tmp_path):
+    """Keys that config.json leaves out are what transformers' class makes of that."""
+    family, make = SHORT[name]
+    kind = getattr(transformers, family + "ForCausalLM")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    text = json.dumps({"model_type": kind.config_class.model_type, "architectures": [kind.__name__], "torch_dtype": "bfloat16", **make(random.Random(name))})
+    (folder / "config.json").write_text(text)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config._attn_implementation = config._experts_implementation = "eager"
+    torch.manual_seed(1)
+    model = kind(config).float().eval()
+    draw(model, 1)
+    model.tie_weights()
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(text)
+    ids = [[(7 * i + 3) % 300 for i in range(n)] for n in (1, 33, 65)]
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    nb.ok("eval", folder, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "out.st", "--arith", "exact")
+    got, want = st.load(tmp_path / "out.st"), logits(model, ids)
+    assert max(np.abs(got[f"logits.{i}"] - w).max() / max(1, w.std() / 3) for i, w in enumerate(want)) <= 1e-3
+    nb.ok("check", folder, "--ignore", "NB210")  # it has no tokenizer
