@@ -97,7 +97,7 @@ static json_t *number(builder *b)
     else if (nb_json_f64(&b->j, &d))
         v = json_real(d);
     else
-        return fail(b, "a number too large for a double");
+        return fail(b, "a number too large for a double, or of more than 511 characters");
     return v ? v : no_memory(b);
 }
 

@@ -199,13 +199,16 @@ static void write_tokens(const nb_api *a, const nb_params *p, const nb_ids *ids,
         nb_buf_adds(out, "null}");
         return;
     }
+    nb_buf spelling = {0};
     nb_buf_addc(out, '[');
     for (size_t i = 0; i < ids->len; i++) {
-        size_t n = 0;
-        const char *s = nb_tokenizer_bytes(a->t, ids->data[i], &n);
+        nb_buf_clear(&spelling);
+        nb_tokenizer_spell(a->t, ids->data[i], &spelling);
         nb_buf_adds(out, i ? "," : "");
-        nb_buf_add_json(out, s ? s : "", n);
+        nb_buf_add_json(out, nb_buf_str(&spelling), spelling.len);
     }
+    out->bad |= spelling.bad;
+    nb_buf_free(&spelling);
     nb_buf_adds(out, "]}");
 }
 

@@ -268,12 +268,18 @@ bool nb_params_parse(nb_params *p, unsigned route, const char *body, size_t n, n
     p->route = route;
     if (s == NB_ERR_NOMEM) return nb_api_nomem(e);
     if (s != NB_OK) {
-        char loc[32], ctx[600];
+        char loc[32];
+        nb_buf ctx = {0};
         const char *why = strncmp(err.cause, "not JSON: ", 10) == 0 ? err.cause + 10 : err.cause;
         size_t at = err.offset > 0 && (size_t)err.offset <= n ? (size_t)err.offset : 0;
         snprintf(loc, sizeof loc, "%zu", nb_count_chars(body, at));
-        snprintf(ctx, sizeof ctx, "'error': '%.500s'", why);
-        nb_field_error(&r.errors, loc, "json_invalid", "JSON decode error", NULL, ctx);
+        json_t *text = json_string(why);
+        nb_buf_adds(&ctx, "'error': ");
+        nb_out_python(&ctx, text, 600);
+        json_decref(text);
+        r.nomem = !text || !nb_buf_ok(&ctx);
+        nb_field_error(&r.errors, loc, "json_invalid", "JSON decode error", NULL, nb_buf_str(&ctx));
+        nb_buf_free(&ctx);
     } else if (!json_is_object(p->body)) {
         nb_field_error(&r.errors, "", "model_attributes_type",
                        "Input should be a valid dictionary or object to extract fields from", p->body, NULL);

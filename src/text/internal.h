@@ -113,6 +113,8 @@ nb_status nb_vocab_set(nb_vocab *v, uint32_t id, const char *text, size_t n, nb_
 /* The id of an entry of the model's vocabulary, given as the file spells it. work is a buffer to use; false with work bad
  * means out of memory. */
 bool nb_vocab_find(const nb_vocab *v, const char *text, size_t n, nb_buf *work, uint32_t *id);
+/* Appends a token's spelling in the file. False: no token has the id. */
+bool nb_vocab_spell(const nb_vocab *v, uint32_t id, nb_buf *out);
 void nb_vocab_free(nb_vocab *v);
 
 /* ---- bpe.c ---- */

@@ -51,6 +51,11 @@ const char *nb_tokenizer_bytes(const nb_tokenizer *t, uint32_t id, size_t *n)
     return t->vocab.tokens[id].s;
 }
 
+bool nb_tokenizer_spell(const nb_tokenizer *t, uint32_t id, nb_buf *out)
+{
+    return nb_vocab_spell(&t->vocab, id, out);
+}
+
 bool nb_tokenizer_is_special(const nb_tokenizer *t, uint32_t id)
 {
     if (id >= t->vocab.n) return false;

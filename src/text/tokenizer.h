@@ -26,6 +26,9 @@ uint32_t nb_tokenizer_size(const nb_tokenizer *t);
 int64_t nb_tokenizer_id(const nb_tokenizer *t, const char *text, size_t n);
 /* Bytes of one token as they appear in text; special tokens give their content. NULL for an id that has none. */
 const char *nb_tokenizer_bytes(const nb_tokenizer *t, uint32_t id, size_t *n);
+/* Appends a token as the vocabulary spells it: byte-level in GPT-2's alphabet ("\u0120it" for " it"), else with U+2581 for a space and <0x0A>
+ * for a byte; added tokens as they are. False: no token has the id. */
+bool nb_tokenizer_spell(const nb_tokenizer *t, uint32_t id, nb_buf *out);
 bool nb_tokenizer_is_special(const nb_tokenizer *t, uint32_t id);
 /* What the configs name; -1: nothing, or a text that is no token. */
 int64_t nb_tokenizer_bos(const nb_tokenizer *t);

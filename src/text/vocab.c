@@ -69,6 +69,14 @@ bool nb_byte_alphabet(const char *s, size_t n, char *dst, size_t *dst_n)
     return true;
 }
 
+/* The character that stands for a byte: the other way round. */
+static uint32_t alphabet_char(unsigned char byte)
+{
+    if (byte < 33) return 256u + byte;
+    if (byte >= 127 && byte <= 160) return 256u + 33 + (byte - 127u);
+    return byte == 173 ? 323 : byte;
+}
+
 static bool grow(nb_vocab *v, uint32_t id)
 {
     if (id >= v->cap) {
@@ -140,6 +148,34 @@ bool nb_vocab_find(const nb_vocab *v, const char *text, size_t n, nb_buf *work, 
     if (!nb_buf_reserve(work, n)) return false;
     if (nb_byte_alphabet(text, n, work->data, &m)) return nb_map_get(&v->by_bytes, work->data, m, id);
     return nb_map_get(&v->by_text, text, n, id);
+}
+
+bool nb_vocab_spell(const nb_vocab *v, uint32_t id, nb_buf *out)
+{
+    char utf8[4];
+    uint32_t found;
+    if (id >= v->n || !v->tokens[id].s) return false;
+    const nb_token *t = &v->tokens[id];
+    size_t start = out->len;
+    if (t->byte && !t->added) {
+        nb_buf_addf(out, "<0x%02X>", (unsigned char)t->s[0]);
+        return true;
+    }
+    for (size_t i = 0; i < t->n && !t->added; i++) {
+        unsigned char b = (unsigned char)t->s[i];
+        if (v->decoder.byte_level)
+            nb_buf_add(out, utf8, nb_utf8_encode(alphabet_char(b), utf8));
+        else
+            nb_buf_add(out, b == ' ' ? "\xE2\x96\x81" : t->s + i, b == ' ' ? 3 : 1);
+    }
+    bool key = v->decoder.byte_level; /* by what the vocabulary finds it: its bytes, else its spelling */
+    if (!t->added && !out->bad &&
+        nb_map_get(&v->by_bytes, key ? t->s : out->data + start, key ? t->n : out->len - start, &found) &&
+        found == id)
+        return true;
+    out->len = start; /* an added token, or one that no text becomes, is spelled as it is */
+    nb_buf_add(out, t->s, t->n);
+    return true;
 }
 
 /* One entry; key holds its spelling, the next event is its id. */
