@@ -11,7 +11,8 @@
 #include "server/api_json.h"
 
 #define MAX_ID 256 /* bytes of a client's request id, which every frame repeats; of a role likewise */
-#define MAX_SEQUENCES 16384 /* of one request: VLLM_MAX_N_SEQUENCES, over all its prompts */
+#define MAX_COPIES ((size_t)256 << 20) /* bytes that the sequences of one request may copy of what it gave */
+#define MAX_SEQUENCES 16384            /* of one request: VLLM_MAX_N_SEQUENCES, over all its prompts */
 
 /* ---- Making ---- */
 
@@ -148,6 +149,23 @@ static bool check_lengths(const nb_job *j, nb_api_error *e)
     bool open_ended, ok = true;
     for (size_t i = 0; ok && i < j->n_prompts; i++) ok = resolve_max_tokens(j, i, &max, &open_ended, e);
     return ok;
+}
+
+/* Every sequence has a copy of the prompt and of the lists: a request of some megabytes with a large n must not take all memory. */
+static bool check_copies(const nb_job *j, nb_api_error *e)
+{
+    const nb_sample_params *s = &j->sampling.p;
+    size_t ids = s->n_stop_ids + s->n_allowed + 2 * s->n_bias, bytes = 0, prompts = 0;
+    for (size_t i = 0; i < s->n_bad; i++) ids += s->bad_len[i];
+    for (size_t i = 0; i < j->n_prompts; i++) prompts += j->prompts[i].ids.len;
+    if (nb_mul(ids, j->n_prompts, &bytes) && nb_add(bytes, prompts, &bytes) &&
+        nb_mul(bytes, j->n * sizeof *s->bad, &bytes) && bytes <= MAX_COPIES)
+        return true;
+    return nb_api_bad_text(
+        e,
+        "Each of %zu sequences takes a copy of its prompt, allowed_token_ids, bad_words, logit_bias and "
+        "stop_token_ids: %zu MiB in all, and %zu may. Ask for fewer at once, or give shorter lists.",
+        j->n_prompts * j->n, (bytes + ((size_t)1 << 20) - 1) >> 20, MAX_COPIES >> 20);
 }
 
 /* Parsers of the answer, and the marks that must reach them. */
@@ -299,7 +317,7 @@ bool nb_job_new(nb_api *a, nb_api_work *w, nb_route route, const nb_job_meta *me
     if (!set_id(j, meta, e) || !set_priority(j, meta->priority, e)) goto fail;
     if (!take_seats(j, e)) goto fail;
     if (!make_prompts(j, w, e) || !check_lengths(j, e)) goto fail;
-    if (!nb_params_sampling(a, w->scratch, &j->p, &j->sampling, e)) goto fail;
+    if (!nb_params_sampling(a, w->scratch, &j->p, &j->sampling, e) || !check_copies(j, e)) goto fail;
     nb_job_write_head(j);
     if (!nb_buf_ok(&j->head)) {
         nb_api_nomem(e);

@@ -11,6 +11,7 @@
 
 #define MAX_N 16384                          /* VLLM_MAX_N_SEQUENCES */
 #define MAX_BAD_WORDS (NB_MAX_BAD_WORDS / 2) /* each in two forms */
+#define MAX_STOP_BYTES 4096
 #define LEAST_TEMPERATURE 0.01
 #define GREEDY_BELOW 1e-5
 
@@ -98,10 +99,15 @@ static bool check_logprobs(const nb_api *a, const nb_params *p, nb_sample_params
 
 static bool check_stop(const nb_params *p, nb_api_error *e)
 {
-    bool empty = json_is_string(p->stop) && !json_string_length(p->stop);
-    for (size_t i = 0; i < json_array_size(p->stop); i++)
-        empty |= !json_string_length(json_array_get(p->stop, i));
-    return !empty || nb_api_bad(e, "stop", NULL, "stop cannot contain an empty string.");
+    bool one = json_is_string(p->stop);
+    for (size_t i = 0; i < (one ? 1 : json_array_size(p->stop)); i++) {
+        size_t len = json_string_length(one ? p->stop : json_array_get(p->stop, i));
+        if (!len) return nb_api_bad(e, "stop", NULL, "stop cannot contain an empty string.");
+        if (len > MAX_STOP_BYTES) /* each sequence holds a table of it, nine bytes a byte */
+            return nb_api_bad(e, "stop", NULL, "stop cannot contain a string of more than %d bytes, got %zu.",
+                              MAX_STOP_BYTES, len);
+    }
+    return true;
 }
 
 static int by_id(const void *a, const void *b)

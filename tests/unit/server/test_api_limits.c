@@ -176,6 +176,39 @@ static void bad_words_after_a_space(void **state)
     fake_reset("z", NB_FINISH_LENGTH);
 }
 
+/* What each sequence copies is bounded for a request as a whole. Stop strings are bounded by themselves: their tables are larger than they. */
+static void copies(void **state)
+{
+    nb_buf body = {0}, got = {0};
+    nb_buf_adds(&body, "{\"prompt\":\"p\",\"stop\":\"");
+    for (int i = 0; i < 4096; i++) nb_buf_addc(&body, 's');
+    nb_buf_adds(&body, "\"}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 200);
+    nb_buf_clear(&got);
+    body.len -= 2;
+    nb_buf_adds(&body, "s\"}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 400);
+    assert_non_null(
+        strstr(nb_buf_str(&got),
+               "stop cannot contain a string of more than 4096 bytes, got 4097. (parameter=stop)"));
+    /* 128 words of 64 tokens are 32 KiB for each of n sequences: 8192 of them are 256 MiB, and with the prompt and the end token more. */
+    nb_buf_clear(&body);
+    nb_buf_clear(&got);
+    nb_buf_adds(&body, "{\"prompt\":\"p\",\"bad_words\":[\"" SIXTY_FOUR "\"");
+    for (int i = 1; i < 128; i++) nb_buf_adds(&body, ",\"" SIXTY_FOUR "\"");
+    nb_buf_adds(&body, "],\"n\":8192}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 400);
+    assert_non_null(strstr(
+        nb_buf_str(&got), "Each of 8192 sequences takes a copy of its prompt, allowed_token_ids, bad_words"));
+    assert_non_null(strstr(nb_buf_str(&got), "257 MiB in all, and 256 may. Ask for fewer at once"));
+    nb_buf_clear(&got);
+    body.len -= strlen("8192}");
+    nb_buf_adds(&body, "16}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 200);
+    nb_buf_free(&body);
+    nb_buf_free(&got);
+}
+
 static void logprobs(void **state)
 {
     BAD("\"logprobs\":21", "\"logprobs\"",
@@ -449,6 +482,7 @@ int main(void)
         cmocka_unit_test(token_lists),
         cmocka_unit_test(bad_words),
         cmocka_unit_test(bad_words_after_a_space),
+        cmocka_unit_test(copies),
         cmocka_unit_test(logprobs),
         cmocka_unit_test(lengths),
         cmocka_unit_test(many_prompts),
