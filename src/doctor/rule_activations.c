@@ -55,7 +55,7 @@ static nb_status report_unseen(const nb_check *c, const nb_map *seen, nb_finding
         const nb_module *m = &c->modules.items[k];
         const nb_block_values *v = &c->scan.modules[k];
         if (!nb_kind_nvfp4(m->kind) || !v->has_input || !nb_scale_usable(v->input)) continue;
-        if (nb_map_get(seen, m->name, strlen(m->name), NULL) || nb_name_skipped(c, nb_module_input(m)->name))
+        if (nb_map_get(seen, m->name, strlen(m->name), NULL) || nb_tensor_skipped(c, nb_module_input(m)))
             continue;
         if (!n++)
             i = nb_findings_add(out, "NB111", NB_SEVERITY_NOTE,

@@ -268,7 +268,7 @@ static void judge_top_k(const nb_check *c, uint64_t wanted, nb_findings *out)
 static bool is_skipped(const nb_check *c, const part *p)
 {
     for (int k = 0; k < NB_MEMBER_COUNT; k++) {
-        if (p->module->member[k]) return nb_name_skipped(c, p->module->member[k]->name);
+        if (p->module->member[k]) return nb_tensor_skipped(c, p->module->member[k]);
     }
     return false;
 }

@@ -80,7 +80,7 @@ static nb_status judge_bias(const nb_check *c, const nb_tensor_info *t, nb_findi
  * the weight itself multiplies (Gemma's multiplies by 1 + weight). */
 static bool must_not_be_zero(const nb_check *c, size_t i, const nb_tensor_info *t)
 {
-    if (nb_name_skipped(c, t->name) || nb_tensor_elements(t) < 2) return false;
+    if (nb_tensor_skipped(c, t) || nb_tensor_elements(t) < 2) return false;
     if (c->table && c->places[i].row && c->places[i].row->role == NB_ROLE_NORM)
         return c->places[i].row->plus == 0;
     return t->rank == 2 && ends_with(t->name, ".weight");

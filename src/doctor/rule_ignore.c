@@ -110,7 +110,7 @@ static void judge(const nb_check *c, size_t i, size_t found[FAULT_COUNT], nb_buf
     const nb_claim *k = &c->quant.claims[i];
     const nb_tensor_info *t = nb_module_codes(m);
     const bool whole = c->quant.method == NB_QUANT_CT || c->quant.method == NB_QUANT_MODELOPT;
-    if (!t || t->rank != 2 || nb_name_skipped(c, t->name)) return;
+    if (!t || t->rank != 2 || nb_tensor_skipped(c, t)) return;
     if (nb_kind_nvfp4(m->kind) || (whole && is_quantised(m->kind))) {
         if (k->entry >= 0)
             report(c, FAULT_EXCLUDED, t->name, nb_quant_entry(&c->quant, (size_t)k->entry), found, out);

@@ -21,13 +21,14 @@ typedef struct input {
     const nb_module *m;
     const nb_tensor_info *t;
     double multiplier;
+    size_t layer;  /* of the name, what the experts of its layer have in common; 0: no expert */
     bool inverted; /* NB106 says so */
 } input;
 
 static size_t experts_prefix(const char *name)
 {
     const char *p = nb_is_expert(name) ? strstr(name, "experts.") : NULL;
-    return p ? (size_t)(p - name) : 0;
+    return p ? (size_t)(p - name) + strlen("experts.") : 0;
 }
 
 static int by_class(const void *pa, const void *pb)
@@ -41,7 +42,7 @@ static int by_layer(const void *pa, const void *pb)
 {
     const input *a = pa, *b = pb;
     if (a->m->cls != b->m->cls) return a->m->cls < b->m->cls ? -1 : 1;
-    const size_t n = experts_prefix(a->m->name), k = experts_prefix(b->m->name);
+    const size_t n = a->layer, k = b->layer;
     const int d = memcmp(a->m->name, b->m->name, n < k ? n : k);
     return d ? d : n < k ? -1 : n > k;
 }
@@ -130,9 +131,7 @@ static bool are_synced(const input *x, size_t n)
 {
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && same_layer(&x[i], &x[end]);) end++;
-        if (nb_is_expert(x[i].m->name) &&
-            (x[i].m->kind != NB_KIND_NVFP4_MODELOPT || !all_same(x + i, end - i)))
-            return false;
+        if (x[i].layer && (x[i].m->kind != NB_KIND_NVFP4_MODELOPT || !all_same(x + i, end - i))) return false;
     }
     return true;
 }
@@ -203,7 +202,7 @@ static nb_status judge_values(const nb_check *c, nb_findings *out, nb_error *err
         const nb_block_values *v = &c->scan.modules[i];
         if (!nb_kind_nvfp4(m->kind) || !v->has_input || !nb_scale_usable(v->input)) continue;
         const double stored = (double)v->input;
-        x[n] = (input){.m = m, .t = nb_module_input(m), .multiplier = stored};
+        x[n] = (input){m, nb_module_input(m), stored, experts_prefix(m->name), false};
         if (m->kind == NB_KIND_NVFP4_CT) x[n].multiplier = 1 / stored;
         above += x[n++].multiplier > 1 + NB_SCALE_ULPS;
     }
@@ -226,8 +225,7 @@ static nb_status judge_values(const nb_check *c, nb_findings *out, nb_error *err
     const bool synced = are_synced(x, n);
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && same_layer(&x[i], &x[end]);) end++;
-        if (nb_is_expert(x[i].m->name) && is_down(x[i].m->name))
-            judge_experts(c, x + i, end - i, clamp, synced, out);
+        if (x[i].layer && is_down(x[i].m->name)) judge_experts(c, x + i, end - i, clamp, synced, out);
     }
 out:
     free(x);

@@ -29,16 +29,18 @@ static bool is_integer_like(const uint64_t n[16])
 
 static bool judge(const nb_check *c, const nb_tensor_info *t)
 {
-    unsigned char bytes[4096];
+    unsigned char bytes[16384];
+    uint32_t pairs[256] = {0};
     uint64_t n[16] = {0};
     const uint64_t size = t->end - t->begin < SAMPLE ? t->end - t->begin : SAMPLE;
     for (uint64_t at = 0; at < size; at += sizeof bytes) {
         const size_t k = size - at < sizeof bytes ? (size_t)(size - at) : sizeof bytes;
         if (nb_ckpt_read(c->ckpt, t, at, bytes, k, NULL) != NB_OK) return false;
-        for (size_t i = 0; i < k; i++) {
-            n[bytes[i] & 15]++;
-            n[bytes[i] >> 4]++;
-        }
+        for (size_t i = 0; i < k; i++) pairs[bytes[i]]++;
+    }
+    for (int b = 0; b < 256; b++) {
+        n[b & 15] += pairs[b];
+        n[b >> 4] += pairs[b];
     }
     return is_integer_like(n);
 }

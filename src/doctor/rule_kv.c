@@ -55,7 +55,7 @@ nb_status nb_rule_draft_config(const nb_check *c, nb_findings *out, nb_error *er
     for (size_t i = 0; i < c->modules.count && drafts; i++) {
         const nb_module *m = &c->modules.items[i];
         if (!nb_kind_nvfp4(m->kind) || !nb_module_codes(m) || !is_draft(c, m->name) ||
-            !nb_name_skipped(c, nb_module_codes(m)->name) || c->quant.claims[i].entry < 0)
+            !nb_tensor_skipped(c, nb_module_codes(m)) || c->quant.claims[i].entry < 0)
             continue;
         if (found == SIZE_MAX) {
             found = nb_findings_add(out, "NB207", NB_SEVERITY_WARNING,
@@ -122,8 +122,7 @@ static void judge_absent(const nb_check *c, bool inside, nb_buf *name, nb_findin
     for (size_t i = 0; i < c->modules.count && nb_buf_ok(name); i++) {
         const nb_module *m = &c->modules.items[i];
         const char *last = nb_last_part(m->name);
-        if (strcmp(last, "k_proj") != 0 || !nb_module_codes(m) ||
-            nb_name_skipped(c, nb_module_codes(m)->name))
+        if (strcmp(last, "k_proj") != 0 || !nb_module_codes(m) || nb_tensor_skipped(c, nb_module_codes(m)))
             continue;
         for (int v = 0; v < 2; v++) {
             const char *letter = v ? "v" : "k";

@@ -79,15 +79,9 @@ static bool is_other(const nb_check *c, size_t i)
     return !(p && p->row) && ((p && p->skipped) || is_tower(nb_ckpt_at(c->ckpt, i)->name));
 }
 
-bool nb_name_skipped(const nb_check *c, const char *tensor)
+bool nb_tensor_skipped(const nb_check *c, const nb_tensor_info *t)
 {
-    int64_t l, e;
-    const nb_tensor_info *t = c->table ? nb_ckpt_find(c->ckpt, tensor) : NULL;
-    /* its place is known: 200,000 tensors are not looked up by every rule */
-    if (t) return is_other(c, (size_t)(t - nb_ckpt_at(c->ckpt, 0)));
-    bool skipped = is_tower(tensor);
-    if (!skipped && c->table) nb_arch_identify(&c->config, tensor, &l, &e, &skipped);
-    return skipped;
+    return is_other(c, (size_t)(t - nb_ckpt_at(c->ckpt, 0)));
 }
 
 /* Length of "….experts." when what follows has the form NAME.NUMBER. : "experts.gate_proj.3.weight". 0: it has not. */

@@ -50,7 +50,7 @@ static void judge_formats(const nb_check *c, nb_findings *out)
         const nb_tensor_info *t = nb_module_codes(m);
         if (is == NB_CLAIM_OPEN || said == NB_CLAIM_OPEN || said == NB_CLAIM_NONE || said == is || !t)
             continue;
-        if (nb_name_skipped(c, t->name)) continue;
+        if (nb_tensor_skipped(c, t)) continue;
         if (found == SIZE_MAX) {
             found = report(c, out, "NB201", NB_SEVERITY_ERROR,
                            "the config gives linears another format than they have");
@@ -108,7 +108,7 @@ static void judge_flavours(const nb_check *c, nb_findings *out)
     for (size_t i = 0; i < c->modules.count && c->modules.total[named]; i++) {
         const nb_module *m = &c->modules.items[i];
         const nb_tensor_info *t = nb_module_codes(m);
-        if (m->kind != other || !t || nb_name_skipped(c, t->name)) continue;
+        if (m->kind != other || !t || nb_tensor_skipped(c, t)) continue;
         if (found == SIZE_MAX) {
             found = report(c, out, "NB201", NB_SEVERITY_ERROR,
                            "linears are stored as the other flavour stores them, in a file of both");
@@ -131,7 +131,7 @@ static void judge_embedding(const nb_check *c, nb_findings *out)
         const nb_module *m = &c->modules.items[i];
         const nb_tensor_info *t = nb_module_codes(m);
         const char *last = nb_last_part(m->name);
-        if (!nb_kind_nvfp4(m->kind) || !t || nb_name_skipped(c, t->name) ||
+        if (!nb_kind_nvfp4(m->kind) || !t || nb_tensor_skipped(c, t) ||
             (strcmp(last, "embed_tokens") != 0 && strcmp(last, "embed") != 0 && strcmp(last, "wte") != 0))
             continue;
         const size_t f = report(c, out, "NB201", NB_SEVERITY_ERROR,

@@ -20,8 +20,8 @@ static void judge(const nb_check *c, const group *g, bool input, nb_findings *ou
     const nb_tensor_info *t[NB_MAX_FUSED] = {NULL};
     float stored[NB_MAX_FUSED] = {0};
     const bool ct = g->m[0]->kind == NB_KIND_NVFP4_CT, expert = nb_is_expert(g->m[0]->name);
+    const nb_module *named[NB_MAX_FUSED] = {NULL};
     size_t n = 0;
-    nb_buf text = {0};
     for (size_t i = 0; i < g->n; i++) {
         const bool has = input ? g->v[i]->has_input : g->v[i]->has_weight;
         const float v = input ? g->v[i]->input : g->v[i]->weight;
@@ -30,13 +30,9 @@ static void judge(const nb_check *c, const group *g, bool input, nb_findings *ou
         stored[n] = v;
         least = n && least < (double)v ? least : (double)v;
         most = n && most > (double)v ? most : (double)v;
-        nb_buf_addf(&text, "%s%s %.6g", n ? ", " : "", nb_last_part(g->m[i]->name), (double)v);
-        n++;
+        named[n++] = g->m[i];
     }
-    if (n < 2 || nb_nearly(least, most)) {
-        nb_buf_free(&text);
-        return;
-    }
+    if (n < 2 || nb_nearly(least, most)) return;
     const double ratio = most / least;
     size_t first = 0;
     while (first + 1 < n && nb_nearly((double)stored[first], (double)stored[0])) first++;
@@ -47,6 +43,9 @@ static void judge(const nb_check *c, const group *g, bool input, nb_findings *ou
     for (size_t k = 0; k < n; k++) {
         if (k != first) nb_findings_tensor(out, i, t[k]->name);
     }
+    nb_buf text = {0};
+    for (size_t k = 0; k < n; k++)
+        nb_buf_addf(&text, "%s%s %.6g", k ? ", " : "", nb_last_part(named[k]->name), (double)stored[k]);
     nb_findings_measured(out, i, "%s: ratio %.4g", nb_buf_str(&text), ratio);
     nb_findings_expected(out, i, "one value");
     out->bad = out->bad || !nb_buf_ok(&text);
@@ -74,10 +73,10 @@ static void judge(const nb_check *c, const group *g, bool input, nb_findings *ou
                      E(WRONG, effect));
 }
 
-static bool collect(const nb_check *c, const nb_module *m, const char *const names[NB_MAX_FUSED],
-                    nb_buf *name, group *g)
+/* last: the last part of m's name. */
+static bool collect(const nb_check *c, const nb_module *m, const char *last,
+                    const char *const names[NB_MAX_FUSED], nb_buf *name, group *g)
 {
-    const char *last = nb_last_part(m->name);
     g->n = 0;
     if (strcmp(last, names[0]) != 0) return true;
     for (size_t k = 0; k < NB_MAX_FUSED && names[k]; k++) {
@@ -98,9 +97,11 @@ nb_status nb_rule_siblings(const nb_check *c, nb_findings *out, nb_error *err)
     nb_buf name = {0};
     bool ok = true;
     for (size_t i = 0; i < c->modules.count && ok; i++) {
+        const nb_module *m = &c->modules.items[i];
+        const char *last = nb_last_part(m->name);
         for (size_t k = 0; k < nb_fused_count && ok; k++) {
             group g;
-            ok = collect(c, &c->modules.items[i], nb_fused[k], &name, &g);
+            ok = collect(c, m, last, nb_fused[k], &name, &g);
             if (!ok || g.n < 2) continue;
             judge(c, &g, false, out);
             judge(c, &g, true, out);

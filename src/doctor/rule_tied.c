@@ -18,7 +18,7 @@ static const nb_module *find(const nb_check *c, const char *const *names, size_t
     for (size_t i = 0; i < c->modules.count; i++) {
         const nb_module *m = &c->modules.items[i];
         const nb_tensor_info *t = nb_module_codes(m);
-        if (!t || nb_name_skipped(c, t->name) || strstr(m->name, "layers.")) continue;
+        if (!t || nb_tensor_skipped(c, t) || strstr(m->name, "layers.")) continue;
         for (size_t k = 0; k < n; k++) {
             if (ends_with(m->name, names[k])) return m;
         }

@@ -14,7 +14,7 @@ typedef struct nb_container {
 void nb_container_problem(void *ctx, nb_problem_kind kind, const nb_error *what);
 
 /* True for tensors of parts that these rules leave alone: drafting (MTP) layers, vision and audio towers, rotary tables. */
-bool nb_name_skipped(const nb_check *c, const char *tensor);
+bool nb_tensor_skipped(const nb_check *c, const nb_tensor_info *t);
 
 nb_status nb_rule_not_data(const nb_check *c, nb_findings *out,
                            nb_error *err); /* NB008 of the files beside the shards */
