@@ -330,10 +330,19 @@ static nb_status describe_module(reader *r)
     return packed ? describe_packed(r) : describe_plain(r);
 }
 
-static nb_status check_stack_floats(reader *r)
+static nb_status check_stack_floats(reader *r, const part *p)
 {
     const nb_tensor_info *w = r->s->weight;
     char shape[96];
+    if (of_stack(r->c, r->s->module, p, "_weight_scale")) {
+        wrong(
+            r, w, NB_ERR_UNSUPPORTED,
+            "all experts in one NVFP4 tensor, with scales under the names _weight_scale and _weight_scale_2: "
+            "no engine is known to load that");
+        nb_error_remedy(r->err,
+                        "export the experts one by one (experts.N.gate_proj.weight, .weight_scale …)");
+        return NB_ERR_UNSUPPORTED;
+    }
     r->s->scheme = NB_SCHEME_FLOAT;
     r->s->format = w->dtype == NB_DT_F16 ? NB_FMT_F16 : w->dtype == NB_DT_F32 ? NB_FMT_F32 : NB_FMT_BF16;
     const bool known = w->dtype == NB_DT_BF16 || r->s->format != NB_FMT_BF16;
@@ -368,7 +377,7 @@ static nb_status describe_part(reader *r, const part *p)
     const nb_tensor_info *blocks = p->transposed ? NULL : of_stack(r->c, s->module, p, "_blocks");
     s->weight = blocks ? blocks : of_stack(r->c, s->module, p, "");
     if (!s->weight) return missing(r, "", "the matrices of all experts, [experts, rows, columns]");
-    nb_status st = blocks ? check_stack_blocks(r, p) : check_stack_floats(r);
+    nb_status st = blocks ? check_stack_blocks(r, p) : check_stack_floats(r, p);
     if (st != NB_OK) return st;
     const uint64_t *shape = s->weight->shape, rows = shape[1], experts = shape[0];
     const uint64_t cols = blocks ? shape[2] * 32 : shape[2]; /* 16 bytes for each 32 of them */

@@ -60,6 +60,21 @@ static nb_status missing(loader *ld, const nb_arch_tensor *row, const char *like
     return NB_ERR_MISSING;
 }
 
+/* gpt-oss whose experts were taken apart, biases and all. likely: the absent bias of all experts. */
+static nb_status biases_apart(loader *ld, const char *likely, nb_error *err)
+{
+    char one[288];
+    const char *dot = strrchr(likely, '.');
+    snprintf(one, sizeof one, "%.*s.0.down_proj.bias", dot ? (int)(dot - likely) : 0, likely);
+    if (!nb_ckpt_find(ld->m->ckpt, one)) return NB_OK;
+    nb_fail(err, NB_ERR_UNSUPPORTED, "each expert has a bias of its own (%s); read are those of all in one",
+            one);
+    nb_error_at(err, nb_ckpt_dir(ld->m->ckpt), likely, -1);
+    nb_error_remedy(err, "stack them: gate_up_proj_bias [experts, 2 width], gate and up in turn, and "
+                         "down_proj_bias [experts, hidden]");
+    return NB_ERR_UNSUPPORTED;
+}
+
 /* A policy's way out of a quantised format: the rows dequantised, as BF16. */
 static nb_status read_rows_bf16(void *ctx, size_t row, size_t rows, uint8_t *codes, void *scales,
                                 nb_error *err)
@@ -216,8 +231,12 @@ static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, n
     char name[256], have[96], want[96];
     const nb_tensor_info *t = NULL;
     uint64_t dims[4];
-    if (!nb_arch_find(m->ckpt, &m->cfg, row, l, -1, name, sizeof name, &t))
+    nb_status s;
+    if (!nb_arch_find(m->ckpt, &m->cfg, row, l, -1, name, sizeof name, &t)) {
+        const bool bias = row->part == NB_PART_EXPERT_GATE_UP_BIAS || row->part == NB_PART_EXPERT_DOWN_BIAS;
+        if (bias && (s = biases_apart(ld, name, err))) return s;
         return missing(ld, row, name, l, err);
+    }
     size_t rank = nb_config_shape(&m->cfg, row->shape, (int)l, dims, err);
     if (!rank) return err ? err->status : NB_ERR_FORMAT;
     bool same = t->rank == rank || (rank == 1 && dims[0] == 1 && t->rank == 0);
@@ -231,8 +250,8 @@ static nb_status load_tensor(loader *ld, const nb_arch_tensor *row, int64_t l, n
         return NB_ERR_FORMAT;
     }
     m->other_bytes += nb_tensor_elements(t) * 4;
-    nb_status s = row->role == NB_ROLE_INDEX ? load_index(ld, row, t, dims, rank, out, err)
-                                             : load_float(ld, row, t, dims, rank, out, err);
+    s = row->role == NB_ROLE_INDEX ? load_index(ld, row, t, dims, rank, out, err)
+                                   : load_float(ld, row, t, dims, rank, out, err);
     progress(ld, t->end - t->begin);
     return s;
 }

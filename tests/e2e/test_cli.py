@@ -236,6 +236,21 @@ def test_entries_of_no_layer_are_told(tmp_path):
     assert [f["severity"] for f in notes] == ["note"] and "indexer_types" in notes[0]["message"]
 
 
+def test_biases_of_single_experts_are_refused(tmp_path):
+    """gpt-oss taken apart. The stack of biases is renamed as if one were an expert's: the refusal comes before anything is read."""
+    folder = nb.OWN / "models" / "gpt_oss_bf16"
+    for file in folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "model.safetensors").unlink()
+    data = (folder / "model.safetensors").read_bytes()
+    assert data.count(b"experts.gate_up_proj_bias") and len(b"experts.gate_up_proj_bias") == len(b"experts.0.down_proj.bias" + b" ")
+    n = int.from_bytes(data[:8], "little")
+    head = data[8:8 + n].replace(b'experts.gate_up_proj_bias":', b'experts.0.down_proj.bias": ')
+    (tmp_path / "model.safetensors").write_bytes(data[:8] + head + data[8 + n:])
+    done = nb.run("run", tmp_path, "-p", "Hello?", "-q", "--raw")
+    assert done.returncode == 1 and "each expert has a bias of its own" in done.stderr and "gate_up_proj_bias" in done.stderr
+
+
 @pytest.mark.parametrize("eos", ["1", [1, "2"], -1, 0.5])
 def test_end_tokens_that_are_no_ids_are_refused(eos, tmp_path):
     for file in nb.DEMO.iterdir():

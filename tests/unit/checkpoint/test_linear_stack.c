@@ -113,17 +113,22 @@ static void test_refused(void **unused)
                    "missing"); /* no part, a module of that name */
     assert_false(nb_linear_exists(c, "experts.w[0][2::3]"));
     nb_ckpt_close(c);
-    const folder_tensor odd[] = {
-        {"w", NB_DT_BF16, 3, {2, 3, 4}, NULL},          {"flat", NB_DT_BF16, 2, {2, 3}, NULL},
-        {"whole", NB_DT_I64, 3, {2, 3, 4}, NULL},       {"m_blocks", NB_DT_U8, 4, {2, 4, 2, 16}, NULL},
-        {"s_blocks", NB_DT_U8, 4, {2, 4, 2, 16}, NULL}, {"s_scales", NB_DT_U8, 3, {2, 4, 3}, NULL},
-        {"b_blocks", NB_DT_U8, 4, {2, 4, 2, 15}, NULL}};
+    const folder_tensor odd[] = {{"w", NB_DT_BF16, 3, {2, 3, 4}, NULL},
+                                 {"flat", NB_DT_BF16, 2, {2, 3}, NULL},
+                                 {"whole", NB_DT_I64, 3, {2, 3, 4}, NULL},
+                                 {"m_blocks", NB_DT_U8, 4, {2, 4, 2, 16}, NULL},
+                                 {"s_blocks", NB_DT_U8, 4, {2, 4, 2, 16}, NULL},
+                                 {"s_scales", NB_DT_U8, 3, {2, 4, 3}, NULL},
+                                 {"b_blocks", NB_DT_U8, 4, {2, 4, 2, 15}, NULL},
+                                 {"f", NB_DT_U8, 3, {2, 8, 4}, NULL},
+                                 {"f_weight_scale", NB_DT_F8_E4M3, 3, {2, 1, 4}, NULL}};
     c = folder_open(&tmp, odd, sizeof odd / sizeof *odd);
     expect_refused(c, "w[0][:half]", 0, 0, NB_ERR_FORMAT, "gate and up in equal parts");
     expect_refused(c, "flat[0]", 0, 0, NB_ERR_FORMAT, "[experts, rows, columns]");
     expect_refused(c, "whole[0]", 0, 0, NB_ERR_FORMAT, "BF16, F16 or F32");
     expect_refused(c, "m[0]", 0, 0, NB_ERR_MISSING, "scales of these blocks");
     expect_refused(c, "s[0]", 0, 0, NB_ERR_FORMAT, "shape of the blocks");
+    expect_refused(c, "f[0].T[0::2]", 0, 0, NB_ERR_UNSUPPORTED, "all experts in one NVFP4 tensor");
     expect_refused(c, "b[0]", 0, 0, NB_ERR_FORMAT, "columns / 32, 16]");
     nb_ckpt_close(c);
 }
