@@ -56,6 +56,8 @@ typedef struct nb_request_spec {
     int64_t priority;       /* lower first; 0 */
     const char *cache_salt; /* NULL or "": none */
     double arrival;         /* CLOCK_MONOTONIC seconds when the client's request came */
+    /* Another sequence of its request has been taken: the queue's bound in prompt tokens was looked at then. */
+    bool follows;
 } nb_request_spec;
 
 /*

@@ -125,12 +125,13 @@ void nb_request_drop(nb_request *r)
     free(r);
 }
 
-/* A prompt longer than the whole bound may wait when no other does: it would never be served otherwise. */
-static bool queue_prompt(nb_core *c, size_t n)
+/* A prompt longer than the whole bound may wait when no other does, and the rest of a request waits with its first sequence: they would
+ * never be served otherwise. */
+static bool queue_prompt(nb_core *c, const nb_request_spec *q)
 {
-    size_t none = 0;
-    return add_within(&c->count.queued_tokens, n, c->opt.sched.queue_tokens) ||
-           atomic_compare_exchange_strong(&c->count.queued_tokens, &none, n);
+    size_t none = 0, bound = q->follows ? 0 : c->opt.sched.queue_tokens;
+    return add_within(&c->count.queued_tokens, q->n_prompt, bound) ||
+           atomic_compare_exchange_strong(&c->count.queued_tokens, &none, q->n_prompt);
 }
 
 nb_status nb_core_submit(nb_core *c, const nb_request_spec *q, nb_request **out, nb_error *err)
@@ -161,7 +162,7 @@ nb_status nb_core_submit(nb_core *c, const nb_request_spec *q, nb_request **out,
                             .priority = q->priority,
                             .arrival = q->arrival,
                             .salt = r->salt};
-    if (!(r->queued = queue_prompt(c, q->n_prompt))) {
+    if (!(r->queued = queue_prompt(c, q))) {
         nb_request_drop(r);
         return nb_fail(err, NB_ERR_BUSY, "prompts of %zu tokens wait, and %zu may",
                        atomic_load(&c->count.queued_tokens), c->opt.sched.queue_tokens);

@@ -257,6 +257,7 @@ static bool submit(nb_job *j, nb_choice *c, size_t max, bool open_ended, nb_api_
         .priority = j->priority,
         .cache_salt = p->cache_salt ? json_string_value(p->cache_salt) : NULL,
         .arrival = j->arrival,
+        .follows = j->live > 0,
     };
     spec.sampling.seed = seed_of(j, c);
     spec.sampling.min_tokens = p->min_tokens.set ? (size_t)p->min_tokens.v : 0;

@@ -108,6 +108,15 @@ def test_full_queue_is_503_with_retry_after():
         assert s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
 
 
+def test_a_batch_that_is_more_than_may_wait_is_served_by_an_idle_server():
+    """200 prompts of 100 tokens where 6,400 may wait: no waiting would ever let them in, so that they come in as one request."""
+    with Server("--max-model-len", "100", "--max-num-seqs", "4") as s:
+        status, _, body = s.post("/v1/completions", {"prompt": [[5] * 90] * 200, "max_tokens": 1})
+        assert status == 200 and len(json.loads(body)["choices"]) == 200
+        status, _, body = s.post("/v1/completions", {"prompt": [5] * 90, "max_tokens": 1, "n": 200})
+        assert status == 200 and len(json.loads(body)["choices"]) == 200
+
+
 def test_a_stream_that_waits_is_kept_alive():
     """Its headers come, then a comment now and then, so that no proxy cuts it; the answer follows as ever."""
     with Server("--max-num-seqs", 1, "--stream-comment-interval", "0.2") as s:

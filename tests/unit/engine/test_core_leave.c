@@ -172,6 +172,15 @@ static void seats(void **unused)
     nb_request_spec q = serve_spec(longer, 150, 3); /* more than the bound alone: nobody else waits */
     serve_all(&s, &q, a, 1);
     assert_int_equal(a[0].n, 3);
+    /* a request of many sequences is looked at once: the bound is no reason to refuse the rest of it, which waiting would not help */
+    q = serve_spec(prompt, 60, 3);
+    for (size_t i = 0; i < 40; i++) {
+        assert_int_equal(nb_core_submit(s.core, &q, &r[i], &err), NB_OK);
+        q.follows = true;
+    }
+    memset(a, 0, sizeof a);
+    serve_finish(&s, r, a, 40);
+    for (size_t i = 0; i < 40; i++) assert_int_equal(a[i].n, 3);
     serve_stop(&s);
 }
 
