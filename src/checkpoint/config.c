@@ -273,6 +273,36 @@ static nb_status unknown_arch(const nb_config *cfg, nb_error *err)
                    "model_type \"%.64s\" is not known; known ones: %s", cfg->model_type, known);
 }
 
+/* Keys that are read by whether they are true, or above some number, and that nobody misses: of another type they would be passed
+ * over, and the tensors blamed for it. */
+static nb_status check_types(const nb_config *cfg, nb_error *err)
+{
+    enum { FLAG, INTEGER, INTEGERS };
+    static const struct {
+        const char *key;
+        int type;
+    } keys[] = {
+        {"tie_word_embeddings", FLAG},  {"use_sliding_window", FLAG},
+        {"attention_k_eq_v", FLAG},     {"use_double_wide_mlp", FLAG},
+        {"enable_moe_block", FLAG},     {"hidden_size_per_layer_input", INTEGER},
+        {"max_window_layers", INTEGER}, {"decoder_sparse_step", INTEGER},
+        {"mlp_only_layers", INTEGERS},
+    };
+    static const char *const must_be[] = {"true or false", "an integer", "a list of integers"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *v = nb_config_get(cfg, keys[i].key);
+        bool ok = !v || (keys[i].type == FLAG      ? json_is_boolean(v)
+                         : keys[i].type == INTEGER ? json_is_integer(v)
+                                                   : json_is_array(v));
+        for (size_t k = 0; keys[i].type == INTEGERS && k < json_array_size(v); k++)
+            ok = ok && json_is_integer(json_array_get(v, k));
+        if (!ok)
+            return bad_key(cfg, NB_ERR_FORMAT, err, from_original, "\"%s\" must be %s", keys[i].key,
+                           must_be[keys[i].type]);
+    }
+    return NB_OK;
+}
+
 nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *out, nb_error *err)
 {
     const json_t *text = json_object_get(root, "text_config");
@@ -284,9 +314,7 @@ nb_status nb_config_from_json(const json_t *root, const char *file, nb_config *o
     if (!out->arch) out->arch = arch_of(outer);
     nb_status s = nb_config_int(out, "num_hidden_layers", -1, 1, MAX_LAYERS, &out->n_layers, err);
     if (!out->arch) return unknown_arch(out, err);
-    const json_t *tied = nb_config_get(out, "tie_word_embeddings");
-    if (s == NB_OK && tied && !json_is_boolean(tied))
-        s = bad_key(out, NB_ERR_FORMAT, err, from_original, "tie_word_embeddings is not true or false");
+    if (s == NB_OK) s = check_types(out, err);
     if (s == NB_OK) s = out->arch->validate(out, err);
     if (s == NB_OK) s = nb_arch_check_lists(out, err);
     if (s != NB_OK) nb_error_at(err, file, NULL, -1);

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "doctor/rules.h"
+#include "doctor/rule_values.h"
 #include "models/model.h"
 
 static const nb_effect unbuilt[NB_FAMILY_COUNT] = {
@@ -163,19 +163,32 @@ static void judge_lists(const nb_check *c, nb_findings *out)
     nb_findings_remedy(out, i, false, "compare num_hidden_layers with the original model's config.json");
 }
 
+/* True for a linear of the attention, whatever its block is called: Nemotron-H's is a "mixer". */
+static bool is_attention(const char *module)
+{
+    static const char *const linears[] = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"};
+    const char *last = nb_last_part(module);
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
+        if (strcmp(last, linears[i]) == 0) return true;
+    }
+    return strstr(module, "att") != NULL;
+}
+
 /* attention_bias true, and no linear of the attention has a bias. */
 static void judge_biases(const nb_check *c, nb_findings *out)
 {
+    const char *like = NULL;
     if (!json_is_true(nb_config_get(&c->config, "attention_bias")) || !nb_check_complete(c)) return;
-    for (size_t i = 0; i < nb_ckpt_count(c->ckpt); i++) {
-        const char *name = nb_ckpt_at(c->ckpt, i)->name;
-        const size_t n = strlen(name);
-        if (n > 5 && strcmp(name + n - 5, ".bias") == 0 && strstr(name, "att")) return;
+    for (size_t i = 0; i < c->modules.count; i++) {
+        const nb_module *m = &c->modules.items[i];
+        if (!is_attention(m->name)) continue;
+        if (m->member[NB_MEMBER_BIAS]) return;
+        if (!like && nb_module_codes(m) && nb_module_codes(m)->rank == 2) like = m->name;
     }
     size_t i = nb_findings_add(out, "NB007", NB_SEVERITY_ERROR,
                                "attention_bias is true, and the file has no bias of an attention linear");
     nb_findings_file(out, i, "config.json");
-    nb_findings_measured(out, i, "no tensor named like self_attn.q_proj.bias");
+    nb_findings_measured(out, i, "no tensor named like %s.bias", like ? like : "self_attn.q_proj");
     nb_findings_expected(out, i, "biases, or attention_bias false");
     nb_findings_remedy(out, i, false, "take both from the same revision of the original model");
     nb_findings_effects(out, i, absent);

@@ -169,6 +169,48 @@ static void text_config_comes_first(void **state)
     json_decref(root);
 }
 
+/* Of another type these keys would be passed over, and tensors blamed. Of their own type, or null, they are taken, whatever the
+ * family. */
+static void keys_of_the_wrong_type(void **state)
+{
+    static const struct {
+        const char *key, *wrong[3], *says, *right;
+    } cases[] = {
+        {"tie_word_embeddings", {"1", "\"true\"", "[]"}, "true or false", "true"},
+        {"use_sliding_window", {"0", "\"false\"", "{}"}, "true or false", "false"},
+        {"attention_k_eq_v", {"1", "\"true\"", "[true]"}, "true or false", "true"},
+        {"use_double_wide_mlp", {"1", "\"false\"", "2.5"}, "true or false", "false"},
+        {"enable_moe_block", {"1", "\"true\"", "{}"}, "true or false", "true"},
+        {"hidden_size_per_layer_input", {"\"256\"", "256.0", "true"}, "an integer", "0"},
+        {"max_window_layers", {"\"28\"", "[28]", "28.5"}, "an integer", "28"},
+        {"decoder_sparse_step", {"\"1\"", "true", "1.0"}, "an integer", "1"},
+        {"mlp_only_layers", {"0", "\"0\"", "[0, \"1\"]"}, "a list of integers", "[0, 1]"},
+    };
+    char text[400], cause[120];
+    nb_config cfg;
+    nb_error e;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t k = 0; k < 5; k++) {
+            const char *value = k < 3 ? cases[i].wrong[k] : k == 3 ? cases[i].right : "null";
+            snprintf(
+                text, sizeof text,
+                "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"vocab_size\":384,\"hidden_size\":96,"
+                "\"num_attention_heads\":6,\"intermediate_size\":192,\"%s\":%s}",
+                cases[i].key, value);
+            json_t *root = parse(text);
+            assert_int_equal(nb_config_from_json(root, "dir/config.json", &cfg, &e),
+                             k < 3 ? NB_ERR_FORMAT : NB_OK);
+            if (k < 3) {
+                snprintf(cause, sizeof cause, "\"%s\" must be %s", cases[i].key, cases[i].says);
+                assert_string_equal(e.cause, cause);
+                assert_non_null(strstr(e.remedy, "original model's config.json"));
+                assert_string_equal(e.file, "dir/config.json");
+            }
+            json_decref(root);
+        }
+    }
+}
+
 static void unknown_and_incomplete_configs(void **state)
 {
     static const struct {
@@ -282,6 +324,7 @@ int main(void)
         cmocka_unit_test(derived_symbols),
         cmocka_unit_test(shape_expressions),
         cmocka_unit_test(text_config_comes_first),
+        cmocka_unit_test(keys_of_the_wrong_type),
         cmocka_unit_test(unknown_and_incomplete_configs),
         cmocka_unit_test(deepseek_needs_its_layer_kinds),
         cmocka_unit_test(sizes_out_of_reason_are_refused),

@@ -133,7 +133,10 @@ static void values_that_the_forward_pass_does_not_take(void **state)
          "NB212", "factor 4", NB_SEVERITY_WARNING},
         {"\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"architectures\":[\"Qwen2ForCausalLM\"]", "NB200",
          "Qwen2ForCausalLM", NB_SEVERITY_WARNING},
-        {ROPE_AND_EPS "\"attention_bias\":true", "NB007", "q_proj.bias", NB_SEVERITY_ERROR},
+        {ROPE_AND_EPS "\"attention_bias\":true", "NB007", "layers.0.self_attn.", NB_SEVERITY_ERROR},
+        {ROPE_AND_EPS "\"max_window_layers\":\"28\"", "NB212", "\"max_window_layers\" must be an integer",
+         NB_SEVERITY_ERROR},
+        {ROPE_AND_EPS "\"enable_moe_block\":\"false\"", "NB212", "must be true or false", NB_SEVERITY_ERROR},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char config[800];
@@ -152,10 +155,29 @@ static void values_that_the_forward_pass_does_not_take(void **state)
     }
 }
 
+/* Nemotron-H's attention is a mixer among others: told by its linears' names, with and without biases. */
+static void biases_of_a_mixer(void **state)
+{
+    static const char config[] = "{\"model_type\":\"nosuchmodel\",\"attention_bias\":true}";
+    for (int biased = 0; biased < 2; biased++) {
+        model_experts(&m, false, 4);
+        model_linear(&m, false, "backbone.layers.3.mixer.q_proj", 32, 32);
+        if (biased) model_add(&m, "backbone.layers.3.mixer.q_proj.bias", NB_DT_BF16, 1, 32, 0);
+        model_check(&m, config);
+        const nb_finding *f = found(&m, "NB007", NULL);
+        if (biased)
+            assert_null(f);
+        else
+            assert_string_equal(f->measured, "no tensor named like backbone.layers.3.mixer.q_proj.bias");
+        model_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_that_the_forward_pass_does_not_take),
+        cmocka_unit_test(biases_of_a_mixer),
         cmocka_unit_test(an_absent_tensor_is_named),
         cmocka_unit_test(an_absent_linear_is_named_with_all_its_members),
         cmocka_unit_test(an_absent_layer_is_one_finding),
