@@ -99,7 +99,8 @@ const nb_flag nb_serve_flags[] = {
            "the answer's\n"
            "                                memory is reserved too"),
     INT("max-num-queued-reqs", queue_requests,
-        "requests that may be here at once; one more gets 503 (4 x max-num-seqs, at least 256; 0: no bound)"),
+        "requests that may be here at once; one more gets 503 (4 x max-num-seqs, at least 1024; 0: no "
+        "bound)"),
     INT("max-num-queued-tokens", queue_tokens,
         "prompt tokens that may wait at once (64 x max-model-len; 0: no bound)"),
 

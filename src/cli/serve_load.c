@@ -141,7 +141,7 @@ static nb_status start_engine(const nb_serve_options *o, const nb_plan *plan, nb
                               const nb_sink *sink, nb_served *m, nb_error *err)
 {
     size_t requests = o->queue_requests != UINT64_MAX ? o->queue_requests
-                      : plan->max_seqs < 64           ? 256
+                      : plan->max_seqs < 256          ? 1024 /* the most prompts of one request */
                                                       : 4 * plan->max_seqs;
     size_t tokens = o->queue_tokens == UINT64_MAX ? 64 * plan->max_context : o->queue_tokens;
     nb_core_options co = {.sched = {.max_seqs = plan->max_seqs,

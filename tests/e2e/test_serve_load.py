@@ -115,6 +115,8 @@ def test_a_batch_that_is_more_than_may_wait_is_served_by_an_idle_server():
         assert status == 200 and len(json.loads(body)["choices"]) == 200
         status, _, body = s.post("/v1/completions", {"prompt": [5] * 90, "max_tokens": 1, "n": 200})
         assert status == 200 and len(json.loads(body)["choices"]) == 200
+        status, _, body = s.post("/v1/completions", {"prompt": ["a"] * 1024, "max_tokens": 1})  # vLLM's most, whatever the number of seats
+        assert status == 200 and len(json.loads(body)["choices"]) == 1024
 
 
 def test_a_stream_that_waits_is_kept_alive():
