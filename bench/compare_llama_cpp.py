@@ -2,11 +2,11 @@
 are and once requantised to Q4_0, and both programs run in turn, so that a busy machine slows them alike.
 
     python3 bench/compare_llama_cpp.py MODEL --llama-bench PATH/bin/llama-bench [--nibble build/nibble] [--prompt 512,2048]
-        [--tokens 32] [--arith int8,bf16] [--rounds 5] [--threads N] [--kernels avx2] [--work FOLDER]
+        [--tokens 32] [--depth 0] [--arith int8,bf16] [--rounds 5] [--threads N] [--kernels avx2] [--work FOLDER]
 
-A line for each pair: the median of the rounds' ratios (nibble's tokens/s over llama.cpp's of the same round), and the smallest and the
-largest of them. Each program takes the best of its repetitions within a round. docs/performance.md says where llama.cpp's source is
-to be had and how it was built. Needs numpy."""
+A line for each pair, for decode and for every prompt length: the median of the rounds' ratios (nibble's tokens/s over llama.cpp's of the
+same round), and the smallest and the largest of them. llama.cpp takes the best of its repetitions within a round. docs/performance.md
+says where llama.cpp's source is to be had and how it was built. Needs numpy."""
 import argparse
 import concurrent.futures
 import json
@@ -146,17 +146,21 @@ def write_gguf(ckpt, q4_0, path):
         f.writelines(parts)
 
 
-def run_nibble(a, arith, prompt, tokens):
-    cmd = [a.nibble, "bench", a.model, "--arith", arith, "--prompt", str(prompt), "--tokens", str(tokens), "--threads", str(a.threads), "--format", "json", "-q"]
+def run_nibble(a, arith, prompt):
+    """tokens/s of a prefill; of decode where there is no prompt: behind `depth` tokens of context and the few that bench needs."""
+    size = ["--prompt", str(prompt), "--tokens", "1"] if prompt else ["--prompt", "8", "--tokens", str(a.tokens)]
+    size += ["--context", str(a.depth)] if a.depth and not prompt else []
+    cmd = [a.nibble, "bench", a.model, "--arith", arith, *size, "--threads", str(a.threads), "--format", "json", "-q"]
     out = json.loads(subprocess.run(cmd + (["--kernels", a.kernels] if a.kernels else []), check=True, capture_output=True, text=True).stdout)
-    return {r["name"]: r["tokens_per_s"] for r in out["results"]}
+    return {r["name"]: r["tokens_per_s"] for r in out["results"]}["prefill" if prompt else "decode"]
 
 
-def run_llama(a, gguf, prompt, tokens):
-    cmd = [a.llama_bench, "-m", gguf, "-p", str(prompt), "-n", str(tokens), "-t", str(a.threads), "-ub", str(prompt), "-b", str(prompt), "-r", str(a.reps), "-o", "json"]
+def run_llama(a, gguf, prompt):
+    size = ["-p", str(prompt), "-n", "0", "-ub", str(prompt), "-b", str(prompt)] if prompt else ["-p", "0", "-n", str(a.tokens), "-d", str(a.depth)]
+    cmd = [a.llama_bench, "-m", gguf, *size, "-t", str(a.threads), "-r", str(a.reps), "-o", "json"]
     env = os.environ | ({"LD_PRELOAD": a.llama_preload} if a.llama_preload else {})
     out = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True, env=env).stdout)
-    return {"prefill" if r["n_prompt"] else "decode": max(r["samples_ts"]) for r in out}
+    return max(out[0]["samples_ts"])
 
 
 def main():
@@ -167,6 +171,7 @@ def main():
     ap.add_argument("--nibble", default="build/nibble")
     ap.add_argument("--prompt", default="512")
     ap.add_argument("--tokens", type=int, default=32)
+    ap.add_argument("--depth", type=int, default=0, help="tokens of context in front of those decoded")
     ap.add_argument("--arith", default="int8,bf16")
     ap.add_argument("--types", default="nvfp4,q4_0")
     ap.add_argument("--rounds", type=int, default=5)
@@ -183,19 +188,19 @@ def main():
             files[kind] = work / f"{a.model.resolve().name}-{kind}.gguf"
             if not files[kind].exists():
                 write_gguf(ckpt, kind == "q4_0", files[kind])
-        for prompt in map(int, a.prompt.split(",")):
+        for prompt in [0] + [int(p) for p in a.prompt.split(",") if p]:
             ours, theirs = {}, {}
             for _ in range(a.rounds):
                 for kind, path in files.items():
-                    theirs.setdefault(kind, []).append(run_llama(a, path, prompt, a.tokens))
+                    theirs.setdefault(kind, []).append(run_llama(a, path, prompt))
                 for arith in a.arith.split(","):
-                    ours.setdefault(arith, []).append(run_nibble(a, arith, prompt, a.tokens))
-            for what in ("decode", "prefill"):
-                for arith in ours:
-                    for kind in files:
-                        ratios = [o[what] / t[what] for o, t in zip(ours[arith], theirs[kind])]
-                        print(f"{what:8} {prompt:5} tokens  nibble {arith:5} {statistics.median(o[what] for o in ours[arith]):9.1f} t/s   llama.cpp {kind:6}"
-                              f"{statistics.median(t[what] for t in theirs[kind]):9.1f} t/s   x {statistics.median(ratios):5.2f}  ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+                    ours.setdefault(arith, []).append(run_nibble(a, arith, prompt))
+            what = f"prefill {prompt:6}" if prompt else f"decode @{a.depth:6}"
+            for arith in ours:
+                for kind in files:
+                    ratios = [o / t for o, t in zip(ours[arith], theirs[kind])]
+                    print(f"{what}  nibble {arith:5} {statistics.median(ours[arith]):9.1f} t/s   llama.cpp {kind:6}"
+                          f"{statistics.median(theirs[kind]):9.1f} t/s   x {statistics.median(ratios):5.2f}  ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
 
 
 if __name__ == "__main__":

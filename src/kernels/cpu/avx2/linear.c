@@ -120,6 +120,7 @@ NB_INLINE void micro(size_t rows, size_t vectors, const float *x, const float *t
     __m256 sum[12];
     NB_UNROLL
     for (size_t i = 0; i < rows * vectors; i++) sum[i] = _mm256_setzero_ps();
+    NB_UNROLL
     for (size_t k = 0; k < BLOCK; k++) {
         NB_UNROLL
         for (size_t r = 0; r < rows; r++) {
