@@ -55,6 +55,7 @@ NB_INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t qu
         for (size_t j = 0; j < rows; j++) {
             const float *row = a->k_rows[r + j] + d;
             __m256 k = n >= 8 ? _mm256_loadu_ps(row) : nb_load_first(row, n);
+            __asm__("" : "+x"(k)); /* or it would be loaded once for each query */
             NB_UNROLL
             for (size_t i = 0; i < queries; i++) sums[2 * j + i] = _mm256_fmadd_ps(v[i], k, sums[2 * j + i]);
         }
@@ -98,15 +99,14 @@ typedef struct values {
 } values;
 enum { TILE_COLS = 8 * VECTORS };
 
-/* out += rows [r0, r1) for `queries` (1 or 2) and `vectors` (1, of so many lanes, or 4) of columns from c on. */
+/* out += rows [r0, r1) for `queries` (1 or 2) and `vectors` (1, of so many lanes, or 4 whole ones) of columns from c on. */
 NB_INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size_t r0, size_t r1, size_t c,
                         size_t vectors, size_t lanes)
 {
     __m256 acc[QUERIES * VECTORS];
-    __m256i mask = nb_lane_mask(lanes);
     NB_UNROLL
     for (size_t i = 0; i < queries * vectors; i++)
-        acc[i] = _mm256_maskload_ps(q[i / vectors].out + c + i % vectors * 8, mask);
+        acc[i] = nb_load_lanes(q[i / vectors].out + c + i % vectors * 8, lanes);
     for (size_t r = r0; r < r1; r++) {
         const float *row = v->tile ? v->tile + (r - v->first) * TILE_COLS : v->rows[r] + c;
         if (!v->tile && r + AHEAD < r1) prefetch(v->rows[r + AHEAD] + c, 8 * vectors);
@@ -115,7 +115,7 @@ NB_INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size
         for (size_t i = 0; i < queries; i++) w[i] = _mm256_broadcast_ss(q[i].scores + r);
         NB_UNROLL
         for (size_t j = 0; j < vectors; j++) {
-            __m256 x = _mm256_maskload_ps(row + 8 * j, mask);
+            __m256 x = nb_load_lanes(row + 8 * j, lanes);
             NB_UNROLL
             for (size_t i = 0; i < queries; i++)
                 acc[i * vectors + j] = _mm256_fmadd_ps(w[i], x, acc[i * vectors + j]);
@@ -123,7 +123,7 @@ NB_INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size
     }
     NB_UNROLL
     for (size_t i = 0; i < queries * vectors; i++)
-        _mm256_maskstore_ps(q[i / vectors].out + c + i % vectors * 8, mask, acc[i]);
+        nb_store_lanes(q[i / vectors].out + c + i % vectors * 8, acc[i], lanes);
 }
 
 static void add_one(const nb_query *q, const values *v, size_t r0, size_t r1, size_t c, size_t cols)

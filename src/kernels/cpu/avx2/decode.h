@@ -171,4 +171,19 @@ NB_INLINE __m256 nb_scale(nb_format f, bool odd, const nb_packed *w, const uint8
     }
 }
 
+/* The same of all 16 rows. */
+NB_INLINE void nb_scales_of(nb_format f, bool odd, const nb_packed *w, const uint8_t *scales, size_t block,
+                            __m256 out[2])
+{
+    if (f == NB_FMT_NVFP4 && !odd) { /* as nb_plain_e4m3 */
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(scales + block * NB_PANEL));
+        __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7);
+        out[0] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_set1_ps(256.0f));
+        out[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), _mm256_set1_ps(256.0f));
+        return;
+    }
+    out[0] = nb_scale(f, odd, w, scales, block, 0);
+    out[1] = nb_scale(f, odd, w, scales, block, 1);
+}
+
 #endif

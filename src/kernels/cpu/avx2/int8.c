@@ -109,17 +109,19 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
         _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
         _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        __m256 s[2];
+        nb_scales_of(f, odd, w, scales, b, s);
         NB_UNROLL
         for (size_t half = 0; half < 2; half++) {
             __m256i code[4];
             open_block(codes, b, half, code);
-            __m256 s = nb_scale(f, odd, w, scales, b, half);
             NB_UNROLL
             for (size_t r = 0; r < rows; r++) {
                 const float *row = x + r * ldx;
-                acc[2 * r + half] = add_block(
-                    code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, w->k_pad)[b],
-                    _mm256_mul_ps(s, _mm256_broadcast_ss(nb_i8_scale(row, w->k_pad) + b)), acc[2 * r + half]);
+                acc[2 * r + half] =
+                    add_block(code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, w->k_pad)[b],
+                              _mm256_mul_ps(s[half], _mm256_broadcast_ss(nb_i8_scale(row, w->k_pad) + b)),
+                              acc[2 * r + half]);
             }
         }
     }
@@ -231,27 +233,35 @@ NB_INLINE void many_rows(nb_format f, bool odd, const nb_packed *w, const float 
     }
 }
 
-NB_INLINE void panels(nb_format f, bool odd, const nb_packed *w, const float *x, size_t ldx, size_t rows,
-                      float *y, size_t ldy, size_t p0, size_t p1)
-{
-    for (size_t r = 0; rows > FEW && r < rows; r += TILE)
-        many_rows(f, odd, w, x + r * ldx, ldx, rows - r < TILE ? rows - r : TILE, y + r * ldy, ldy, p0, p1);
-    for (size_t p = p0; rows <= FEW && p < p1; p++) switch (rows) {
-        case 1: few_rows(f, odd, 1, w, x, ldx, y, ldy, p); break;
-        case 2: few_rows(f, odd, 2, w, x, ldx, y, ldy, p); break;
-        case 3: few_rows(f, odd, 3, w, x, ldx, y, ldy, p); break;
-        default: few_rows(f, odd, 4, w, x, ldx, y, ldy, p); break;
-        }
-}
+/* One function for each kind of scales and number of rows, so that each loop has the registers for itself. */
+typedef void (*rows_fn)(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
+                        size_t p0, size_t p1);
+#define FEW_INSTANCE(name, f, odd, n)                                                                        \
+    static void name##_##n(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,            \
+                           size_t ldy, size_t p0, size_t p1)                                                 \
+    {                                                                                                        \
+        for (size_t p = p0; p < p1; p++) few_rows(f, odd, n, w, x, ldx, y, ldy, p);                          \
+    }
+#define INSTANCE(name, f, odd)                                                                               \
+    FEW_INSTANCE(name, f, odd, 1)                                                                            \
+    FEW_INSTANCE(name, f, odd, 2)                                                                            \
+    FEW_INSTANCE(name, f, odd, 3)                                                                            \
+    FEW_INSTANCE(name, f, odd, 4)                                                                            \
+    static void name##_many(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,           \
+                            size_t ldy, size_t p0, size_t p1)                                                \
+    {                                                                                                        \
+        for (size_t r = 0; r < rows; r += TILE)                                                              \
+            many_rows(f, odd, w, x + r * ldx, ldx, rows - r < TILE ? rows - r : TILE, y + r * ldy, ldy, p0,  \
+                      p1);                                                                                   \
+    }                                                                                                        \
+    static const rows_fn name[FEW + 1] = {name##_many, name##_1, name##_2, name##_3, name##_4};
+INSTANCE(nvfp4, NB_FMT_NVFP4, false)
+INSTANCE(nvfp4_odd, NB_FMT_NVFP4, true)
+INSTANCE(mxfp4, NB_FMT_MXFP4, false)
 
 void nb_avx2_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
                        size_t p0, size_t p1)
 {
-    if (!rows) return;
-    if (w->format == NB_FMT_MXFP4)
-        panels(NB_FMT_MXFP4, false, w, x, ldx, rows, y, ldy, p0, p1);
-    else if (w->odd_scales)
-        panels(NB_FMT_NVFP4, true, w, x, ldx, rows, y, ldy, p0, p1);
-    else
-        panels(NB_FMT_NVFP4, false, w, x, ldx, rows, y, ldy, p0, p1);
+    const rows_fn *by_rows = w->format == NB_FMT_MXFP4 ? mxfp4 : w->odd_scales ? nvfp4_odd : nvfp4;
+    by_rows[rows <= FEW ? rows : 0](w, x, ldx, rows, y, ldy, p0, p1);
 }
