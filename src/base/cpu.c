@@ -2,7 +2,6 @@
  * large under a quota of two spends its time being throttled, so the quota counts as much as the affinity mask. */
 #include "base/cpu.h"
 
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,22 +139,18 @@ size_t nb_cgroup_cpus(const char *membership, const char *root)
     return limit;
 }
 
-/* CPUs in the affinity mask; 1 when the kernel does not tell. */
-static size_t affinity(void)
+/* What t has of something, cut to the quota. A kernel that does not tell its CPUs has one for us. */
+static size_t within_quota(size_t n)
 {
-    for (size_t cpus = 1024; cpus <= 1 << 20;
-         cpus *= 4) { /* the kernel's mask may be larger than cpu_set_t */
-        cpu_set_t *set = CPU_ALLOC(cpus);
-        if (!set) return 1;
-        size_t bytes = CPU_ALLOC_SIZE(cpus);
-        int n = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
-        if (n > 0) return (size_t)n;
-    }
-    return 1;
+    return smaller_limit(n ? n : 1, nb_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup"));
 }
 
-size_t nb_cpu_allowed(void)
+size_t nb_cpu_allowed(const nb_topology *t)
 {
-    return smaller_limit(affinity(), nb_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup"));
+    return within_quota(t->n);
+}
+
+size_t nb_cpu_threads(const nb_topology *t)
+{
+    return within_quota(t->cores);
 }

@@ -33,6 +33,7 @@ typedef struct worker {
 
 struct nb_pool {
     size_t threads, started; /* started: workers that exist */
+    nb_topology topology;
     bool spin; /* false when there are more threads than CPUs: spinning would keep others from running */
 
     /* The job. Written by the caller before generation is raised, read by workers after they saw it. */
@@ -132,6 +133,7 @@ static void *worker_main(void *arg)
     worker *w = arg;
     nb_pool *p = w->pool;
     unsigned seen = 0;
+    nb_topology_bind(&p->topology, nb_topology_node(&p->topology, w->index, p->threads));
     for (;;) {
         seen = wait_for_job(p, seen);
         if (p->stop) return NULL;
@@ -155,16 +157,44 @@ static void wait_for_workers(nb_pool *p)
     atomic_store(&p->caller_parked, 0);
 }
 
+static size_t within_limit(size_t threads)
+{
+    return threads < MAX_THREADS ? threads : MAX_THREADS;
+}
+
+nb_status nb_pool_default(size_t *threads, nb_error *err)
+{
+    nb_topology here;
+    const nb_status s = nb_topology_here(&here, err);
+    if (s == NB_OK) *threads = within_limit(nb_cpu_threads(&here));
+    nb_topology_free(&here);
+    return s;
+}
+
 nb_status nb_pool_new(size_t threads, nb_pool **out, nb_error *err)
 {
-    if (threads > MAX_THREADS)
+    nb_topology here;
+    nb_status s = nb_topology_here(&here, err);
+    return s == NB_OK ? nb_pool_new_on(&here, threads, out, err) : s;
+}
+
+nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, nb_error *err)
+{
+    const size_t cpus = nb_cpu_allowed(topology);
+    if (threads > MAX_THREADS) {
+        nb_topology_free(topology);
         return nb_fail(err, NB_ERR_ARGUMENT, "%zu threads asked for, at most %d are possible", threads,
                        MAX_THREADS);
-    size_t cpus = nb_cpu_allowed();
-    if (threads == 0) threads = cpus < MAX_THREADS ? cpus : MAX_THREADS;
+    }
+    if (threads == 0) threads = within_limit(nb_cpu_threads(topology));
     size_t bytes = sizeof(nb_pool) + threads * sizeof(worker);
     nb_pool *p = nb_calloc_aligned(1, bytes);
-    if (!p) return nb_fail_nomem(err, "the thread pool", bytes);
+    if (!p) {
+        nb_topology_free(topology);
+        return nb_fail_nomem(err, "the thread pool", bytes);
+    }
+    p->topology = *topology;
+    *topology = (nb_topology){0};
     p->threads = threads;
     p->spin = threads <= cpus;
 
@@ -198,6 +228,7 @@ void nb_pool_free(nb_pool *p)
     p->stop = true;
     announce(p);
     for (size_t i = 1; i <= p->started; i++) pthread_join(p->workers[i].thread, NULL);
+    nb_topology_free(&p->topology);
     free(p);
 }
 

@@ -7,12 +7,18 @@
 #ifndef NB_BASE_POOL_H
 #define NB_BASE_POOL_H
 
-#include "base/error.h"
+#include "base/topology.h"
 
 typedef struct nb_pool nb_pool;
 
-/* threads = 0: as many as the affinity mask and the cgroup quota allow. NB_ERR_ARGUMENT above 1024. */
+/* threads = 0: one for each physical core of the affinity mask, as far as the cgroup quota allows. NB_ERR_ARGUMENT above 1024. Where the
+ * CPUs have several memories, threads are spread over them and stay there, so that what a thread touches first lies with it; but
+ * thread 0, which is the caller's own. */
 nb_status nb_pool_new(size_t threads, nb_pool **out, nb_error *err);
+/* The same on CPUs that lie as topology says, which is taken over. */
+nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, nb_error *err);
+/* What threads = 0 stands for in nb_pool_new. */
+nb_status nb_pool_default(size_t *threads, nb_error *err);
 void nb_pool_free(nb_pool *p);
 size_t nb_pool_threads(const nb_pool *p); /* 1 when p is NULL */
 

@@ -94,7 +94,7 @@ const char nb_cli_model_help[] =
     "                      them there. Worth it where packing is slow: --dequant, MLA, transposed experts\n"
     "  --kernels K         auto (default: the best this machine has, or what NB_CPU names), generic (the\n"
     "                      plain references), avx2, avx512, avx512bf16 or amx\n"
-    "  --threads N         threads (default: what affinity and cgroup allow)\n"
+    "  --threads N         threads (default: one a core that affinity and cgroup allow)\n"
     "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
     "  --format F          text (default) or json: JSON alone on stdout; on an error nothing there, the "
     "reason on "

@@ -22,7 +22,7 @@ static const char usage[] =
     "  --arith A           exact (default) or bf16\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
     "  --kernels K         auto (default), or generic: the plain references\n"
-    "  --threads N         threads (default: what affinity and cgroup allow)\n"
+    "  --threads N         threads (default: one a core that affinity and cgroup allow)\n"
     "  --format F          text (default) or json: JSON alone on stdout\n"
     "  -q, --quiet         no progress and notes\n\n"
     "Exit status: 0 measured, 1 failed, 64 usage.\n\n"

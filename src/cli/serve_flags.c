@@ -77,7 +77,7 @@ const nb_flag nb_serve_flags[] = {
     STRING("act-dtype", act_dtype, "D", "f32 (default) or bf16: what passes between operators"),
     STRING("quant-input", quant_input, "D", "f32 (default) or bf16: what w4a4's quantiser receives"),
     STRING("kernels", kernels, "K", "auto (default) or generic"),
-    INT("threads", threads, "threads (default: what affinity and cgroup allow)"),
+    INT("threads", threads, "threads (default: one a core that affinity and cgroup allow)"),
 
     PART("Size"),
     STRING("max-model-len", max_model_len, "N",

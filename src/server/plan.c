@@ -236,7 +236,11 @@ static nb_status size_cache(sizing *z, const nb_plan_options *opt, nb_plan *p, n
 {
     uint64_t taken = p->weights + p->work, budget = p->memory > taken ? p->memory - taken : 0;
     if (opt->kv_bytes) budget = opt->kv_bytes;
-    z->threads = opt->kv_bytes ? 0 : opt->threads ? opt->threads : nb_cpu_allowed();
+    z->threads = opt->kv_bytes ? 0 : opt->threads;
+    if (!opt->kv_bytes && !opt->threads) {
+        const nb_status s = nb_pool_default(&z->threads, err);
+        if (s != NB_OK) return s;
+    }
     if (opt->fit_seqs) fit_seqs(z, budget, p->max_context);
     p->max_seqs = z->pages.max_seqs;
     if (opt->blocks) {

@@ -77,13 +77,21 @@ static void nonsense_is_no_limit(void **state)
 static void affinity_is_honoured(void **state)
 {
     cpu_set_t old, one;
+    nb_topology t;
     assert_int_equal(sched_getaffinity(0, sizeof old, &old), 0);
-    assert_true(nb_cpu_allowed() >= 1 && nb_cpu_allowed() <= (size_t)CPU_COUNT(&old));
+    assert_int_equal(nb_topology_here(&t, NULL), NB_OK);
+    assert_int_equal(t.n, CPU_COUNT(&old));
+    assert_in_range(nb_cpu_allowed(&t), 1, t.n);
+    assert_in_range(nb_cpu_threads(&t), 1, nb_cpu_allowed(&t));
+    nb_topology_free(&t);
     CPU_ZERO(&one);
     for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
         if (CPU_ISSET(i, &old)) CPU_SET(i, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    assert_int_equal(nb_cpu_allowed(), 1);
+    assert_int_equal(nb_topology_here(&t, NULL), NB_OK);
+    assert_int_equal(nb_cpu_allowed(&t), 1);
+    nb_topology_free(&t);
+    assert_int_equal(nb_cpu_allowed(&t), 1); /* a kernel that tells of no CPUs */
     assert_int_equal(sched_setaffinity(0, sizeof old, &old), 0);
 }
 
