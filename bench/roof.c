@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "bench/roof_units.h"
+#include "kernels/cpu/kernels.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,6 +19,7 @@
 enum { ROUNDS = 6, LINE = 64 };
 #define DEFAULT_BYTES ((size_t)512 << 20)
 #define FMA_STEPS ((size_t)1 << 21)
+#define UNIT_STEPS ((size_t)1 << 20)
 
 /* What a loop computed, one cache line per thread, so that no loop can be dropped as useless. */
 typedef struct result {
@@ -27,7 +30,8 @@ typedef struct job {
     uint8_t *buffer;
     size_t half; /* copy: bytes of the source */
     bool avx2, prefetch;
-    result *results; /* [threads] */
+    uint64_t (*loop)(size_t steps); /* of unit_part */
+    result *results;                /* [threads] */
 } job;
 
 #if defined(__x86_64__)
@@ -126,6 +130,12 @@ static void fma_part(void *ctx, size_t thread, size_t begin, size_t end)
     j->results[thread].value[1] += sum > 0;
 }
 
+static void unit_part(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    job *j = ctx;
+    j->results[thread].value[2] += j->loop(UNIT_STEPS);
+}
+
 /* The best rate in units a second over a few rounds. */
 static double best_rate(nb_pool *pool, size_t items, size_t grain, nb_pool_fn fn, job *j, double units)
 {
@@ -169,6 +179,19 @@ nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *e
     out->copy_gbs = best_rate(pool, j.half, PAGE, copy_part, &j, (double)bytes * 1e-9);
     double flops = (double)threads * FMA_STEPS * (cpu.avx2 ? 10 * 8 * 2 : 40 * 2);
     out->fma_gflops = best_rate(pool, threads, 1, fma_part, &j, flops * 1e-9);
+    const double steps = (double)threads * UNIT_STEPS * 1e-9;
+    if (cpu.avx2) {
+        j.loop = nb_roof_maddubs;
+        out->maddubs_gops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_MADDUBS_OPS);
+    }
+    if (cpu.avx512_vnni) {
+        j.loop = nb_roof_vnni;
+        out->vnni_gops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_VNNI_OPS);
+    }
+    if (cpu.amx_bf16 && nb_amx_permitted()) {
+        j.loop = nb_roof_amx;
+        out->amx_gflops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_AMX_OPS);
+    }
 out:
     free(j.results);
     if (memory != MAP_FAILED) munmap(memory, bytes);

@@ -198,18 +198,40 @@ static void print_result(bool json, bool last, const result *r)
     if (!json) putchar('\n');
 }
 
+/* The unit that the table of kernels multiplies int8 with; 0: none. */
+static double int8_roof(const nb_roof *r, const char *isa)
+{
+    if (strcmp(isa, "generic") == 0) return 0;
+    return strcmp(isa, "avx2") == 0 ? r->maddubs_gops : r->vnni_gops;
+}
+
+/* A roof of a unit that this machine may lack: then null. */
+static void print_unit(const char *key, double rate, const char *after)
+{
+    if (rate > 0)
+        printf("\"%s\": %.5g%s", key, rate, after);
+    else
+        printf("\"%s\": null%s", key, after);
+}
+
 static void print_machine(bool json, const nb_roof *r, const char *isa)
 {
     nb_cpu cpu;
     nb_cpu_detect(&cpu);
-    if (json) /* roofs of units that no kernel of this build uses are not measured: null */
+    const double int8 = int8_roof(r, isa);
+    if (json) {
         printf("{\"machine\": {\"cores\": %zu, \"isa\": \"%s\", \"read_roof_gbs\": %.5g, \"copy_gbs\": %.5g, "
-               "\"fma_gflops\": %.5g, "
-               "\"int8_gops\": null, \"amx_gflops\": null}, \"results\": [",
+               "\"fma_gflops\": %.5g, ",
                r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
-    else
-        printf("%s, %zu threads, %s kernels: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s\n", cpu.model,
-               r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
+        print_unit("int8_gops", int8, ", ");
+        print_unit("amx_gflops", r->amx_gflops, "}, \"results\": [");
+        return;
+    }
+    printf("%s, %zu threads, %s kernels: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s", cpu.model,
+           r->threads, isa, r->read_gbs, r->copy_gbs, r->fma_gflops);
+    if (int8 > 0) printf(", int8 %.0f GOP/s", int8);
+    if (r->amx_gflops > 0) printf(", AMX %.0f GFLOP/s", r->amx_gflops);
+    putchar('\n');
 }
 
 /* Numbers of streams, ascending or not. */

@@ -337,6 +337,9 @@ def test_bench_json():
     got = nb.ok_json("bench", nb.DEMO)
     assert {"cores", "isa", "read_roof_gbs", "copy_gbs", "fma_gflops", "int8_gops", "amx_gflops"} <= got["machine"].keys()
     assert got["machine"]["read_roof_gbs"] > 0
+    for unit, without in (("int8_gops", ["generic"]), ("amx_gflops", None)):
+        rate = got["machine"][unit]
+        assert rate > 0 if rate is not None else without is None or got["machine"]["isa"] in without
     for row in got["results"]:
         assert {"name", "arith", "rows", "seconds", "gbs", "gflops", "share_of_roof", "tokens_per_s"} <= row.keys()
         assert row["seconds"] > 0

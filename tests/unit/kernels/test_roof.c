@@ -6,7 +6,9 @@
 
 #include <cmocka.h>
 
+#include "base/cpu.h"
 #include "bench/roof.h"
+#include "kernels/cpu/kernels.h"
 
 static void measures_something_possible(void **state)
 {
@@ -18,6 +20,14 @@ static void measures_something_possible(void **state)
     assert_true(r.read_gbs > 0.01 && r.read_gbs < 1e4);
     assert_true(r.copy_gbs > 0.01 && r.copy_gbs < 1e4);
     assert_true(r.fma_gflops > 0.1 && r.fma_gflops < 1e4);
+    /* Against FMAs of 256 bits, 16 operations: 64 of maddubs, 128 of dpbusd; a busy machine blurs that. */
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    assert_int_equal(r.maddubs_gops > 0, cpu.avx2);
+    assert_int_equal(r.vnni_gops > 0, cpu.avx512_vnni);
+    assert_int_equal(r.amx_gflops > 0, cpu.amx_bf16 && nb_amx_permitted());
+    if (cpu.avx2) assert_true(r.maddubs_gops > r.fma_gflops / 4 && r.maddubs_gops < 16 * r.fma_gflops);
+    if (cpu.avx512_vnni) assert_true(r.vnni_gops > r.fma_gflops / 4 && r.vnni_gops < 32 * r.fma_gflops);
     nb_pool_free(pool);
 }
 
