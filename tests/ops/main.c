@@ -62,21 +62,26 @@ bool ops_close(double got, double want, double tol, bool overflow)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: nb_ops [--check] [--bench] [--isa NAME] [--op NAME] [--seed N] [--threads N]\n"
-                    "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy mix\n");
+    fprintf(stderr,
+            "usage: nb_ops [--check] [--errors] [--bench] [--isa NAME] [--op NAME] [--seed N] [--threads N]\n"
+            "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy mix\n");
     return 64;
 }
 
 int main(int argc, char **argv)
 {
     ops o = {.seed = 1};
-    bool check = false, bench = false;
+    bool check = false, errors = false, bench = false;
     const char *isa = NULL;
     size_t threads = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--check") == 0) {
             check = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--errors") == 0) {
+            errors = true;
             continue;
         }
         if (strcmp(argv[i], "--bench") == 0) {
@@ -113,7 +118,7 @@ int main(int argc, char **argv)
     printf("; seed %llu\n", (unsigned long long)o.seed);
 
     int status = 0;
-    if (check || !bench) {
+    if (check || !(errors || bench)) {
         ops_check_linear(&o);
         ops_check_bf16(&o);
         ops_check_int8(&o);
@@ -121,6 +126,10 @@ int main(int argc, char **argv)
         ops_check_attend(&o);
         printf("%zu passed, %zu failed\n", o.passed, o.failed);
         if (o.failed || !o.passed) status = 1;
+    }
+    if (errors) {
+        ops_errors(&o);
+        if (o.failed) status = 1;
     }
     if (bench) {
         nb_error err;

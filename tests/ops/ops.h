@@ -54,6 +54,7 @@ void ops_check_bf16(ops *o);
 void ops_check_int8(ops *o);
 void ops_check_rows(ops *o);
 void ops_check_attend(ops *o);
+void ops_errors(ops *o); /* prints them, and checks them against what they can be at most */
 int ops_bench(ops *o);
 
 #endif
