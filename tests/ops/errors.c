@@ -123,14 +123,14 @@ static void multiply_f64(trial *t, const float *x)
 }
 
 /*
- * What the error may be at most, whatever the inputs: `exact` rounds each of K / 16 sums and products once; BF16 is off by 2^-9 of a value;
+ * What the error may be at most, whatever the inputs: `exact` rounds each of K / 16 sums and products once; BF16 is off by 2^-8 of a value;
  * int8 by 1/254 of a block's largest, which is at most 4 times its root mean square; E2M1 under an E4M3 scale by 1/6 of the largest (half
  * the step from 4 to 6, with the scale's own 1/16), so by 0.75 likewise, and the static scale of these inputs costs nothing more.
  */
 static double bound(nb_arith a)
 {
     return a == NB_ARITH_EXACT  ? (K / 16.0 + 20) * ULP
-           : a == NB_ARITH_BF16 ? 0x1p-9
+           : a == NB_ARITH_BF16 ? 0x1p-8
            : a == NB_ARITH_INT8 ? 4 / 254.0
                                 : 0.75;
 }

@@ -5,9 +5,17 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/exec.h"
 
 #define MAX_STREAMS 16
+#define MAX_MIX ((2 + MAX_STREAMS) * MAX_STREAMS)
+
+enum {
+    FEW =
+        8, /* rows that go to the threads product by product: fn is larger than many a weight, and one thread reads it slowly */
+    COLS = 64 /* of a row that one thread mixes at a time */
+};
 
 typedef struct mhc_job {
     nb_exec *x;
@@ -15,6 +23,7 @@ typedef struct mhc_job {
     const nb_mhc *p;
     size_t streams;
     nb_tensor *y, *mix;
+    float *dots; /* [rows][fn->rows] fn . v, where they are made beforehand; else NULL */
 } mhc_job;
 
 static float sigmoid(float v)
@@ -22,11 +31,40 @@ static float sigmoid(float v)
     return 1.0f / (1.0f + expf(-v));
 }
 
-/* out[i] = (fn[i] . v) * rsqrt(mean(v^2) + eps), over all streams of one row. */
-static void mixes(const nb_kernels *k, const nb_mhc *p, const float *v, size_t n, float *out)
+/* Products [begin, end) of fn's rows and the rows of in. */
+static void dot_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
-    float rs = 1.0f / sqrtf(k->dot(v, v, n) / (float)n + p->norm_eps);
-    for (size_t i = 0; i < p->fn->rows; i++) out[i] = k->dot(p->fn->f + i * n, v, n) * rs;
+    const mhc_job *j = ctx;
+    const nb_kernels *k = nb_cpu_of(j->x)->k;
+    const size_t n = j->in->cols, mix = j->p->fn->rows;
+    for (size_t i = begin; i < end; i++)
+        j->dots[i] = k->dot(j->p->fn->f + i % mix * n, j->in->f + i / mix * n, n);
+}
+
+/* out[i] = (fn[i] . v) * rsqrt(mean(v^2) + eps), over all streams of row t. */
+static void mixes(const mhc_job *j, size_t t, float *out)
+{
+    const nb_kernels *k = nb_cpu_of(j->x)->k;
+    const nb_tensor *fn = j->p->fn;
+    const size_t n = j->in->cols;
+    const float *v = j->in->f + t * n;
+    const float rs = 1.0f / sqrtf(k->dot(v, v, n) / (float)n + j->p->norm_eps);
+    for (size_t i = 0; i < fn->rows; i++)
+        out[i] = (j->dots ? j->dots[t * fn->rows + i] : k->dot(fn->f + i * n, v, n)) * rs;
+}
+
+/* Runs fn over the step's rows, few of them with their products made by all threads. */
+static void run_rows(nb_exec *x, mhc_job *j, nb_pool_fn fn)
+{
+    float dots[FEW * MAX_MIX];
+    const size_t rows = x->rows.n, cost = j->p->fn->rows * j->in->cols;
+    if (rows <= FEW && rows * cost >= 16384) {
+        j->dots = dots;
+        nb_pool_run(x->pool, rows * j->p->fn->rows, 1, dot_rows, j);
+        fn(j, 0, 0, rows);
+        return;
+    }
+    nb_cpu_rows(x, rows, cost, fn, j);
 }
 
 /* Rows first (softmax), then columns and rows in turn, ending with columns. C is [M][M]. */
@@ -75,11 +113,11 @@ static void pre_rows(void *ctx, size_t thread, size_t begin, size_t end)
     const nb_kernels *k = nb_cpu_of(j->x)->k;
     size_t M = p->streams, d = j->y->cols;
     const float *base = p->base->f, *scale = p->scale->f;
-    float mix[(2 + MAX_STREAMS) * MAX_STREAMS];
+    float mix[MAX_MIX];
     for (size_t t = begin; t < end; t++) {
         const float *v = j->in->f + t * M * d;
         float *post = j->mix->f + t * j->mix->cols, *C = post + M, *y = j->y->f + t * d;
-        mixes(k, p, v, M * d, mix);
+        mixes(j, t, mix);
         memset(y, 0, d * sizeof *y);
         for (size_t i = 0; i < M; i++) {
             k->axpy(sigmoid(mix[i] * scale[0] + base[i]) + p->eps, v + i * d, d, y);
@@ -99,28 +137,28 @@ void nb_cpu_mhc_pre(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *
         return;
     }
     mhc_job j = {.x = x, .in = X, .p = p, .y = y, .mix = mix};
-    nb_cpu_rows(x, x->rows.n, p->fn->rows * X->cols, pre_rows, &j);
+    run_rows(x, &j, pre_rows);
     nb_cpu_tell_of(x, "mhc_pre", y, x->rows.n, p->fn, p->base, p->scale);
 }
 
-static void post_rows(void *ctx, size_t thread, size_t begin, size_t end)
+/* Pieces of COLS columns, of every row in turn: X[k] = post[k] o + sum over i of C[i][k] X[i] (transposed: over C's first index). */
+static void post_pieces(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const mhc_job *j = ctx;
-    size_t M = j->streams, d = j->in->cols;
-    for (size_t t = begin; t < end; t++) {
-        const float *o = j->in->f + t * d, *post = j->mixed->f + t * j->mixed->cols, *C = post + M;
-        float *X = j->y->f + t * M * d;
-        for (size_t c = 0; c < d; c++) { /* column by column, so that X can be replaced in place */
-            float old[MAX_STREAMS];
-            for (size_t i = 0; i < M; i++) old[i] = X[i * d + c];
-            for (size_t k = 0; k < M; k++) {
-                float v = post[k] * o[c];
-                for (size_t i = 0; i < M; i++)
-                    v += C[i * M + k] * old[i]; /* transposed: over C's first index */
-                X[k * d + c] = v;
-            }
+    const size_t M = j->streams, d = j->in->cols, pieces = nb_ceil_div(d, COLS);
+    for (size_t piece = begin; piece < end; piece++) {
+        const size_t t = piece / pieces, from = piece % pieces * COLS, n = d - from < COLS ? d - from : COLS;
+        const float *o = j->in->f + t * d + from, *post = j->mixed->f + t * j->mixed->cols, *C = post + M;
+        float *X = j->y->f + t * M * d + from;
+        float old[MAX_STREAMS][COLS];
+        for (size_t i = 0; i < M; i++) memcpy(old[i], X + i * d, n * sizeof *X);
+        for (size_t k = 0; k < M; k++) {
+            float *y = X + k * d;
+            for (size_t c = 0; c < n; c++) y[c] = post[k] * o[c];
+            for (size_t i = 0; i < M; i++)
+                for (size_t c = 0; c < n; c++) y[c] += C[i * M + k] * old[i][c];
+            nb_cpu_round(j->x, y, n);
         }
-        nb_cpu_round(j->x, X, M * d);
     }
 }
 
@@ -128,7 +166,11 @@ void nb_cpu_mhc_post(nb_exec *x, const nb_tensor *o, const nb_tensor *mix, size_
 {
     if (x->err.status) return;
     mhc_job j = {.x = x, .in = o, .mixed = mix, .streams = streams, .y = X};
-    nb_cpu_rows(x, x->rows.n, X->cols * streams, post_rows, &j);
+    const size_t pieces = x->rows.n * nb_ceil_div(o->cols, COLS);
+    if (x->rows.n * X->cols * streams < 16384)
+        post_pieces(&j, 0, 0, pieces);
+    else
+        nb_pool_run(x->pool, pieces, 1, post_pieces, &j);
     nb_cpu_tell(x, "mhc_post", X, x->rows.n);
 }
 
@@ -142,7 +184,7 @@ static void head_rows(void *ctx, size_t thread, size_t begin, size_t end)
     for (size_t t = begin; t < end; t++) {
         const float *v = j->in->f + t * M * d;
         float *y = j->y->f + t * d;
-        mixes(k, p, v, M * d, mix);
+        mixes(j, t, mix);
         memset(y, 0, d * sizeof *y);
         for (size_t i = 0; i < M; i++)
             k->axpy(sigmoid(mix[i] * p->scale->f[0] + p->base->f[i]) + p->eps, v + i * d, d, y);
@@ -154,6 +196,6 @@ void nb_cpu_mhc_head(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor 
 {
     if (x->err.status) return;
     mhc_job j = {.x = x, .in = X, .p = p, .y = y};
-    nb_cpu_rows(x, x->rows.n, p->fn->rows * X->cols, head_rows, &j);
+    run_rows(x, &j, head_rows);
     nb_cpu_tell_of(x, "mhc_head", y, x->rows.n, p->fn, p->base, p->scale);
 }
