@@ -11,8 +11,8 @@
 #include "server/api_json.h"
 #include "server/params_types.h"
 
-#define MAX_VALUES                                                                                           \
-    1000000 /* of a body: each is some fifty bytes and more of memory, for two that were sent */
+/* Of a body: each is some fifty bytes of memory, for two that were sent. 1024 prompts of 2048 ids are within it. */
+#define MAX_VALUES 2500000
 
 typedef enum kind {
     BOOL,    /* nb_opt_bool */
