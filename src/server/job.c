@@ -445,7 +445,8 @@ static void send_due(nb_choice *c, nb_buf *out)
     bool over = c->finish != NB_FINISH_NONE;
     bool due = !c->sent || c->d.n_tokens >= j->interval;
     if (!c->output && !over) return; /* prompt tokens wait for the first of the answer */
-    if (!over && !(due && nb_delta_any(&c->d))) return;
+    /* A token without text has a chunk, too: clients of vLLM count them. What a parser holds back has none. */
+    if (!over && !(due && (!c->reply || nb_delta_any(&c->d)))) return;
     if (!j->sent && j->chat) nb_job_write_roles(j, out);
     j->sent = true;
     nb_job_write_chunk(c, out);

@@ -51,6 +51,15 @@ bool nb_text_int(const char *s, size_t n, int64_t *out)
     return end != text && !*end && !errno;
 }
 
+static void out_of_range(nb_field_errors *f, const char *loc, const json_t *v, bool low, int64_t bound)
+{
+    char msg[96], ctx[48];
+    snprintf(msg, sizeof msg, "Input should be %s than or equal to %lld", low ? "greater" : "less",
+             (long long)bound);
+    snprintf(ctx, sizeof ctx, "'%s': %lld", low ? "ge" : "le", (long long)bound);
+    nb_field_error(f, loc, low ? "greater_than_equal" : "less_than_equal", msg, v, ctx);
+}
+
 static bool any_int(nb_field_errors *f, const char *loc, const json_t *v, int64_t *out)
 {
     double real;
@@ -65,9 +74,9 @@ static bool any_int(nb_field_errors *f, const char *loc, const json_t *v, int64_
                            "Input should be a valid integer, got a number with a fractional part", v, NULL);
             return false;
         }
-        if (!(real >= -9223372036854775808.0 && real < 9223372036854775808.0)) {
-            nb_field_error(f, loc, "int_parsing_size",
-                           "Unable to parse input string as an integer, exceeded maximum size", v, NULL);
+        /* -2^63 itself fits an integer: as a real it is what lies below, rounded. */
+        if (!(real > -9223372036854775808.0 && real < 9223372036854775808.0)) {
+            out_of_range(f, loc, v, real < 0, real < 0 ? INT64_MIN : INT64_MAX);
             return false;
         }
         *out = (int64_t)real;
@@ -87,14 +96,10 @@ static bool any_int(nb_field_errors *f, const char *loc, const json_t *v, int64_
 
 bool nb_get_int(nb_field_errors *f, const char *loc, const json_t *v, int64_t min, int64_t max, int64_t *out)
 {
-    char msg[96], ctx[48];
     if (!any_int(f, loc, v, out)) return false;
     bool low = *out < min;
     if (!low && *out <= max) return true;
-    long long bound = low ? min : max;
-    snprintf(msg, sizeof msg, "Input should be %s than or equal to %lld", low ? "greater" : "less", bound);
-    snprintf(ctx, sizeof ctx, "'%s': %lld", low ? "ge" : "le", bound);
-    nb_field_error(f, loc, low ? "greater_than_equal" : "less_than_equal", msg, v, ctx);
+    out_of_range(f, loc, v, low, low ? min : max);
     return false;
 }
 

@@ -31,12 +31,13 @@ static void a_whole_answer(void **state)
 /* Every key of the chunks is there, null or not; the chunk that finishes carries text; then usage and [DONE]. */
 static void a_streamed_answer(void **state)
 {
+    /* Each token has a chunk, as clients of vLLM count them: the first byte of a character one without text. */
     fake_reset("a\xC3\xA9", NB_FINISH_LENGTH);
 #define CHUNK(text, finish)                                                                                  \
     "data: " HEAD "{\"index\":0,\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" finish           \
     ",\"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}]"
     ASK("{\"prompt\":\"abc\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}", 200,
-        CHUNK("a", "null") "}\n\n" CHUNK(
+        CHUNK("a", "null") "}\n\n" CHUNK("", "null") "}\n\n" CHUNK(
             "\xC3\xA9",
             "\"length\"") ",\"system_fingerprint\":\"nibble-1.0\"}\n\n"
                           "data: " HEAD
