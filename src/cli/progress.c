@@ -36,6 +36,15 @@ static int columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col ? w.ws_col : 80;
 }
 
+/* What the library counts one by one; everything else is bytes. */
+static bool is_count(const char *what)
+{
+    static const char *const things[] = {"tokens", "layers", "linears"};
+    for (size_t i = 0; i < sizeof things / sizeof *things; i++)
+        if (strstr(what, things[i])) return true;
+    return false;
+}
+
 static void progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     double t = nb_now();
@@ -49,12 +58,13 @@ static void progress(void *ctx, const char *what, uint64_t done, uint64_t total)
     double seconds = t - state.start, rate = seconds > 0 ? (double)done / seconds : 0;
     double left = rate > 0 && total > done ? (double)(total - done) / rate : 0;
     char text[160];
-    bool tokens = strstr(what, "tokens") != NULL; /* everything else counts bytes */
-    double unit = tokens ? 1 : 1e6;
-    int digits = tokens ? 0 : 1;
-    const char *name = tokens ? "" : " MB";
-    snprintf(text, sizeof text, "%s: %.*f of %.*f%s, %.0f%s/s, %.0f s left", what, digits,
-             (double)done / unit, digits, (double)total / unit, name, rate / unit, name, left);
+    bool count = is_count(what);
+    double unit = count ? 1 : 1e6;
+    int digits = count ? 0 : 1;
+    const char *name = count ? "" : " MB";
+    snprintf(text, sizeof text, "%s: %.*f of %.*f%s, %.*f%s/s, %.0f s left", what, digits,
+             (double)done / unit, digits, (double)total / unit, name, rate / unit < 10 ? 1 : 0, rate / unit,
+             name, left);
     if (state.tty && !end) {
         int width = columns() - (int)strlen(text) - 4,
             full = width > 0 ? (int)((double)done / (double)total * width) : 0;
