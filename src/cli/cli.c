@@ -89,50 +89,52 @@ const char nb_cli_model_help[] =
     "built-in\n"
     "                      prompts while loading), dynamic (each live row), or a file from nibble calibrate\n"
     "  --dequant PATTERN   load the linears whose names match as BF16: '*attn*' (repeatable)\n"
-    "  --packed-cache F    keep packed weights in file F, or auto: nibble-packed.cache in DIR; the next "
-    "start reads\n"
-    "                      them there. Worth it where packing is slow: --dequant, MLA, transposed experts\n"
     "  --kernels K         auto (default: the best this machine has, or what NB_CPU names), generic (the\n"
     "                      plain references), avx2, avx512, avx512bf16 or amx\n"
     "  --threads N         threads (default: one a core that affinity and cgroup allow)\n"
-    "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
     "  --format F          text (default) or json: JSON alone on stdout; on an error nothing there, the "
     "reason on "
     "stderr\n"
     "  -q, --quiet         no progress and notes\n";
+
+const char nb_cli_stay_help[] =
+    "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
+    "  --packed-cache F    keep packed weights in file F, or auto: nibble-packed.cache in DIR; the next "
+    "start reads\n"
+    "                      them there. Worth it where packing is slow: --dequant, MLA, transposed experts\n";
 
 int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m)
 {
     static const struct option options[] = {NB_CLI_MODEL_OPTIONS, {0}};
     uint64_t v;
     switch (code) {
-    case NB_OPT_MODEL: m->arith = optarg; return NB_EXIT_OK;
-    case NB_OPT_MODEL + 1: m->kernels = optarg; return NB_EXIT_OK;
-    case NB_OPT_MODEL + 2: m->act_dtype = optarg; return NB_EXIT_OK;
-    case NB_OPT_MODEL + 6: m->quant_input = optarg; return NB_EXIT_OK;
-    case NB_OPT_MODEL + 3:
+    case NB_OPT_ARITH: m->arith = optarg; return NB_EXIT_OK;
+    case NB_OPT_KERNELS: m->kernels = optarg; return NB_EXIT_OK;
+    case NB_OPT_ACT_DTYPE: m->act_dtype = optarg; return NB_EXIT_OK;
+    case NB_OPT_QUANT_INPUT: m->quant_input = optarg; return NB_EXIT_OK;
+    case NB_OPT_THREADS:
         if (!nb_cli_number(optarg, 1, 1024, &v))
             return nb_cli_bad_value(verb, options, code, "a number from 1 to 1024");
         m->threads = v;
         return NB_EXIT_OK;
-    case NB_OPT_MODEL + 4:
+    case NB_OPT_MAX_MODEL_LEN:
         if (!nb_cli_number(optarg, 1, INT32_MAX, &v))
             return nb_cli_bad_value(verb, options, code, "a number of tokens");
         m->max_context = v;
         return NB_EXIT_OK;
-    case NB_OPT_MODEL + 5:
+    case NB_OPT_FORMAT:
         if (strcmp(optarg, "text") != 0 && strcmp(optarg, "json") != 0)
             return nb_cli_bad_value(verb, options, code, "text or json");
         m->format = optarg;
         return NB_EXIT_OK;
-    case NB_OPT_MODEL + 7: m->scales = optarg; return NB_EXIT_OK;
-    case NB_OPT_MODEL + 8:
+    case NB_OPT_SCALES: m->scales = optarg; return NB_EXIT_OK;
+    case NB_OPT_DEQUANT:
         if (m->n_dequant == NB_MAX_DEQUANT)
             return nb_cli_usage(verb, "--dequant is given more than %d times; use wider patterns",
                                 NB_MAX_DEQUANT);
         m->dequant[m->n_dequant++] = optarg;
         return NB_EXIT_OK;
-    case NB_OPT_MODEL + 9: m->packed_cache = optarg; return NB_EXIT_OK;
+    case NB_OPT_PACKED_CACHE: m->packed_cache = optarg; return NB_EXIT_OK;
     case 'q': m->quiet = true; return NB_EXIT_OK;
     case 'h': m->help = true; return NB_EXIT_OK;
     default: return nb_cli_bad_option(verb, code, argv);

@@ -40,25 +40,35 @@ typedef struct nb_cli_model {
     bool quiet, help;
 } nb_cli_model;
 
-/* getopt_long codes of the options above start here; a verb's own codes are smaller. */
-enum { NB_OPT_MODEL = 1000 };
+/* getopt_long codes of the options above; a verb's own codes are smaller. */
+enum {
+    NB_OPT_ARITH = 1000,
+    NB_OPT_KERNELS,
+    NB_OPT_ACT_DTYPE,
+    NB_OPT_THREADS,
+    NB_OPT_MAX_MODEL_LEN,
+    NB_OPT_FORMAT,
+    NB_OPT_QUANT_INPUT,
+    NB_OPT_SCALES,
+    NB_OPT_DEQUANT,
+    NB_OPT_PACKED_CACHE,
+};
 /* The option table entries, to be put into a verb's own table. */
 #define NB_CLI_MODEL_OPTIONS                                                                                 \
-    {"arith", required_argument, NULL, NB_OPT_MODEL},                                                        \
-        {"kernels", required_argument, NULL, NB_OPT_MODEL + 1},                                              \
-        {"act-dtype", required_argument, NULL, NB_OPT_MODEL + 2},                                            \
-        {"threads", required_argument, NULL, NB_OPT_MODEL + 3},                                              \
-        {"max-model-len", required_argument, NULL, NB_OPT_MODEL + 4},                                        \
-        {"format", required_argument, NULL, NB_OPT_MODEL + 5},                                               \
-        {"quant-input", required_argument, NULL, NB_OPT_MODEL + 6},                                          \
-        {"scales", required_argument, NULL, NB_OPT_MODEL + 7},                                               \
-        {"dequant", required_argument, NULL, NB_OPT_MODEL + 8},                                              \
-        {"packed-cache", required_argument, NULL, NB_OPT_MODEL + 9}, {"quiet", no_argument, NULL, 'q'},      \
+    {"arith", required_argument, NULL, NB_OPT_ARITH}, {"kernels", required_argument, NULL, NB_OPT_KERNELS},  \
+        {"act-dtype", required_argument, NULL, NB_OPT_ACT_DTYPE},                                            \
+        {"threads", required_argument, NULL, NB_OPT_THREADS},                                                \
+        {"max-model-len", required_argument, NULL, NB_OPT_MAX_MODEL_LEN},                                    \
+        {"format", required_argument, NULL, NB_OPT_FORMAT},                                                  \
+        {"quant-input", required_argument, NULL, NB_OPT_QUANT_INPUT},                                        \
+        {"scales", required_argument, NULL, NB_OPT_SCALES},                                                  \
+        {"dequant", required_argument, NULL, NB_OPT_DEQUANT},                                                \
+        {"packed-cache", required_argument, NULL, NB_OPT_PACKED_CACHE}, {"quiet", no_argument, NULL, 'q'},   \
     {                                                                                                        \
         "help", no_argument, NULL, 'h'                                                                       \
     }
-/* Their help text. */
-extern const char nb_cli_model_help[];
+/* Their help text: of all but two, and of these, which are for models that stay loaded. */
+extern const char nb_cli_model_help[], nb_cli_stay_help[];
 
 /* Handles one option code, or what getopt_long rejected (argv names it). Returns NB_EXIT_OK, or the exit code after having printed why. */
 int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m);

@@ -356,7 +356,8 @@ int nb_cmd_bench(int argc, char **argv)
         }
     }
     if (model.help) {
-        printf("%s%s\nexample:\n  nibble bench models/demo --format json\n", usage, nb_cli_model_help);
+        printf("%s%s%s\nexample:\n  nibble bench models/demo --format json\n", usage, nb_cli_model_help,
+               nb_cli_stay_help);
         return NB_EXIT_OK;
     }
     if ((rc = nb_cli_model_finish("bench", argc, argv, "auto", &model, &lo))) return rc;

@@ -394,7 +394,7 @@ int nb_cmd_run(int argc, char **argv)
     }
     if ((rc = parse(argc, argv, &r, &lo))) goto out;
     if (r.model.help)
-        printf("%s%s%s", usage, nb_cli_model_help, examples);
+        printf("%s%s%s%s", usage, nb_cli_model_help, nb_cli_stay_help, examples);
     else
         rc = answer(&r, &lo);
 out:

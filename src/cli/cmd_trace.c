@@ -93,7 +93,7 @@ static int own_option(trace *t, int code, char **argv)
     case OPT_SEED:
         if (nb_cli_number(optarg, 0, UINT64_MAX, &t->probe.seed)) return NB_EXIT_OK;
         return nb_cli_bad_value("trace", options, code, "a number");
-    case NB_OPT_MODEL + 5: /* one form more than the other verbs have */
+    case NB_OPT_FORMAT: /* one form more than the other verbs have */
         t->html = strcmp(optarg, "html") == 0;
         t->model.format = t->html ? "text" : optarg;
         if (t->html || strcmp(optarg, "text") == 0 || strcmp(optarg, "json") == 0) return NB_EXIT_OK;
