@@ -14,7 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "checkpoint/internal.h"
 
 #define MAX_INDEX ((size_t)256 << 20)
@@ -43,6 +45,8 @@ typedef struct opener {
     nb_error *err;
     nb_index index;
     bool indexed; /* index holds a parsed one */
+    uint32_t
+        *entries; /* of the index, for each tensor shard by shard, or NB_INDEX_NONE; NULL without an index */
 } opener;
 
 /* Hands one problem to the listener; without one, a problem that is no warning becomes the call's error. */
@@ -203,40 +207,84 @@ static nb_status find_shards(opener *o)
     return s;
 }
 
-static nb_status open_shard(opener *o, shard *sh)
+/* The shards' headers, read by several threads: what is wrong with each, to be reported in their order. */
+typedef struct headers {
+    nb_ckpt *c;
+    nb_error *errors; /* [n_shards] */
+} headers;
+
+static void open_files(void *ctx, size_t thread, size_t begin, size_t end)
 {
-    nb_error e;
+    headers *h = ctx;
+    (void)thread;
+    for (size_t i = begin; i < end; i++) {
+        shard *sh = &h->c->shards[i];
+        if (!nb_index_plain_name(sh->name)) continue; /* reported with each tensor that it should hold */
+        char *path = nb_path_join(h->c->dir, sh->name);
+        if (path)
+            nb_safetensors_open(path, &sh->st, &h->errors[i]);
+        else
+            nb_fail_nomem(&h->errors[i], "a shard's path", strlen(sh->name));
+        free(path);
+    }
+}
+
+static nb_status judge_shard(opener *o, shard *sh, nb_error *e)
+{
+    if (sh->st) return NB_OK;
     if (!nb_index_plain_name(sh->name)) {
-        sh->absent = true; /* reported with each tensor that it should hold */
+        sh->absent = true;
         return NB_OK;
     }
+    if (e->status != NB_ERR_MISSING) return report(o, NB_PROBLEM_FILE, e);
     char *path = nb_path_join(o->c->dir, sh->name);
     if (!path) return nb_fail_nomem(o->err, "a shard's path", strlen(sh->name));
-    nb_status s = nb_safetensors_open(path, &sh->st, &e);
-    if (s == NB_ERR_MISSING && access(path, F_OK) != 0) {
+    nb_problem_kind kind = NB_PROBLEM_NOT_DATA;
+    if (access(path, F_OK) != 0) {
         sh->absent = true;
-        nb_fail(&e, s, "the index names this shard; the folder does not have it");
-        nb_error_at(&e, path, NULL, -1);
-        nb_error_remedy(&e, "download it (`hf download` fetches what is missing)");
-        s = report(o, NB_PROBLEM_INDEX, &e);
-    } else if (s != NB_OK) {
-        s = report(o, s == NB_ERR_MISSING ? NB_PROBLEM_NOT_DATA : NB_PROBLEM_FILE, &e);
+        kind = NB_PROBLEM_INDEX;
+        nb_fail(e, NB_ERR_MISSING, "the index names this shard; the folder does not have it");
+        nb_error_at(e, path, NULL, -1);
+        nb_error_remedy(e, "download it (`hf download` fetches what is missing)");
     }
     free(path);
+    return report(o, kind, e);
+}
+
+/* Threads for headers of this many tensors: of fewer one thread reads them sooner than a second has started. */
+#define MANY_TENSORS 10000
+#define MAX_OPENERS 8
+
+static nb_status open_shards(opener *o)
+{
+    nb_ckpt *c = o->c;
+    nb_status s = NB_OK;
+    headers h = {c, calloc(c->n_shards + 1, sizeof *h.errors)};
+    nb_pool *pool = NULL;
+    if (!h.errors) return nb_fail_nomem(o->err, "the shards' headers", c->n_shards * sizeof *h.errors);
+    if (o->indexed && o->index.count >= MANY_TENSORS && c->n_shards > 1) {
+        const size_t cpus = nb_cpu_allowed(), threads = cpus < MAX_OPENERS ? cpus : MAX_OPENERS;
+        s = nb_pool_new(threads < c->n_shards ? threads : c->n_shards, &pool, o->err);
+        if (s != NB_ERR_NOMEM) s = NB_OK; /* threads that the system refuses only make it slower */
+    }
+    if (s == NB_OK) nb_pool_share(pool, c->n_shards, 1, open_files, &h);
+    for (size_t i = 0; i < c->n_shards && s == NB_OK; i++) s = judge_shard(o, &c->shards[i], &h.errors[i]);
+    nb_pool_free(pool);
+    free(h.errors);
     return s;
 }
 
-/* Compares each tensor that a shard holds with what the index says of it. */
-static nb_status match_tensor(opener *o, uint32_t file, const nb_tensor_info *t)
+/* Compares each tensor that a shard holds with what the index says of it; *entry is where that stands. */
+static nb_status match_tensor(opener *o, uint32_t file, const nb_tensor_info *t, uint32_t *entry)
 {
-    uint32_t i;
-    if (!nb_map_get(&o->index.by_name, t->name, strlen(t->name), &i)) {
+    if (!nb_map_get(&o->index.by_name, t->name, strlen(t->name), entry)) {
+        *entry = NB_INDEX_NONE;
         return index_problem(
             o, NB_PROBLEM_INDEX_WARNING, nb_ckpt_file_path(o->c, file), t->name, NB_ERR_FORMAT,
             "add it to weight_map, or remove it from the shard",
             "the shard holds this tensor, the index does not name it, so loaders may not see it");
     }
-    nb_index_entry *e = &o->index.entries[i];
+    nb_index_entry *e = &o->index.entries[*entry];
     if (e->file == file)
         e->here = true;
     else
@@ -272,18 +320,29 @@ static nb_status match_entry(opener *o, const nb_index_entry *e)
                          "the index says that this shard holds the tensor; it does not");
 }
 
+static size_t count_all(const nb_ckpt *c)
+{
+    size_t total = 0;
+    for (size_t f = 0; f < c->n_shards; f++)
+        total += c->shards[f].st ? nb_safetensors_count(c->shards[f].st) : 0;
+    return total;
+}
+
 static nb_status match_index(opener *o)
 {
     nb_ckpt *c = o->c;
     nb_status s = NB_OK;
     bool whole = true;
     double bytes = 0;
+    size_t at = 0;
+    o->entries = calloc(count_all(c) + 1, sizeof *o->entries);
+    if (!o->entries) return nb_fail_nomem(o->err, "the list of tensors", count_all(c) * sizeof *o->entries);
     for (size_t f = 0; f < c->n_shards; f++) {
         const nb_safetensors *st = c->shards[f].st;
         whole = whole && st;
         for (size_t i = 0; st && i < nb_safetensors_count(st); i++) {
             const nb_tensor_info *t = nb_safetensors_at(st, i);
-            s = match_tensor(o, (uint32_t)f, t);
+            s = match_tensor(o, (uint32_t)f, t, &o->entries[at++]);
             if (s != NB_OK) return s;
             bytes += (double)(t->end - t->begin);
         }
@@ -300,13 +359,12 @@ static nb_status match_index(opener *o)
     return s;
 }
 
-/* True when loaders that follow the index take t from this file. */
-static bool is_listed(const opener *o, uint32_t file, const nb_tensor_info *t)
+/* True when loaders that follow the index take the at-th tensor, which is in this file. */
+static bool is_listed(const opener *o, uint32_t file, size_t at)
 {
-    uint32_t i;
     if (!o->indexed) return true;
-    if (!nb_map_get(&o->index.by_name, t->name, strlen(t->name), &i)) return false;
-    const nb_index_entry *e = &o->index.entries[i];
+    if (o->entries[at] == NB_INDEX_NONE) return false;
+    const nb_index_entry *e = &o->index.entries[o->entries[at]];
     return e->here ? e->file == file : e->other == file;
 }
 
@@ -314,22 +372,22 @@ static bool is_listed(const opener *o, uint32_t file, const nb_tensor_info *t)
 static nb_status gather(opener *o)
 {
     nb_ckpt *c = o->c;
-    size_t total = 0;
-    for (size_t f = 0; f < c->n_shards; f++)
-        total += c->shards[f].st ? nb_safetensors_count(c->shards[f].st) : 0;
+    const size_t total = count_all(c);
     if (total >= NB_INDEX_NONE) return nb_fail(o->err, NB_ERR_LIMIT, "%zu tensors are too many", total);
     c->tensors = calloc(total ? total : 1, sizeof *c->tensors);
     if (!c->tensors || !nb_map_reserve(&c->by_name, total))
         return nb_fail_nomem(o->err, "the list of tensors",
                              total * (sizeof *c->tensors + sizeof(nb_map_slot)));
     for (int listed = 1; listed >= 0 && c->total < total; listed--) {
+        size_t at = 0;
         for (size_t f = 0; f < c->n_shards; f++) {
             const nb_safetensors *st = c->shards[f].st;
             for (size_t i = 0; st && i < nb_safetensors_count(st); i++) {
                 const nb_tensor_info *t = nb_safetensors_at(st, i);
                 size_t len = strlen(t->name);
-                if (is_listed(o, (uint32_t)f, t) != listed) continue;
-                if (nb_map_get(&c->by_name, t->name, len, NULL)) {
+                if (is_listed(o, (uint32_t)f, at++) != listed) continue;
+                /* The index names each tensor once, in one file. */
+                if (!(o->indexed && listed) && nb_map_get(&c->by_name, t->name, len, NULL)) {
                     if (o->indexed) continue; /* reported by match_entry */
                     nb_status s = index_problem(o, NB_PROBLEM_INDEX, nb_ckpt_file_path(c, (uint32_t)f),
                                                 t->name, NB_ERR_FORMAT, "remove it from one of them",
@@ -385,11 +443,12 @@ nb_status nb_ckpt_open(const char *path, nb_problem_fn on_problem, void *ctx, nb
     }
     s = read_config(&o);
     if (s == NB_OK) s = find_shards(&o);
-    for (size_t i = 0; i < c->n_shards && s == NB_OK; i++) s = open_shard(&o, &c->shards[i]);
+    if (s == NB_OK) s = open_shards(&o);
     if (s == NB_OK && o.indexed) s = match_index(&o);
     if (s == NB_OK) s = gather(&o);
 out:
     nb_index_free(&o.index);
+    free(o.entries);
     if (s == NB_OK)
         *out = c;
     else
@@ -469,6 +528,11 @@ const char *nb_ckpt_file_path(const nb_ckpt *c, uint32_t file)
 {
     const shard *sh = &c->shards[file];
     return sh->st ? nb_safetensors_file(sh->st)->path : sh->name;
+}
+
+const nb_file *nb_ckpt_file(const nb_ckpt *c, uint32_t file)
+{
+    return nb_safetensors_file(c->shards[file].st);
 }
 
 uint64_t nb_ckpt_bytes(const nb_ckpt *c)

@@ -42,8 +42,9 @@ const nb_tensor_info *nb_ckpt_unlisted(const nb_ckpt *c, const char *name);
 size_t nb_ckpt_files(const nb_ckpt *c);
 const char *nb_ckpt_file_name(const nb_ckpt *c, uint32_t file); /* base name */
 const char *nb_ckpt_file_path(const nb_ckpt *c,
-                              uint32_t file); /* the name alone when it could not be opened */
-uint64_t nb_ckpt_bytes(const nb_ckpt *c);     /* of all shard files */
+                              uint32_t file);                 /* the name alone when it could not be opened */
+const nb_file *nb_ckpt_file(const nb_ckpt *c, uint32_t file); /* of a tensor; borrowed */
+uint64_t nb_ckpt_bytes(const nb_ckpt *c);                     /* of all shard files */
 /* Reads n bytes at offset within t's data. Thread-safe. */
 nb_status nb_ckpt_read(const nb_ckpt *c, const nb_tensor_info *t, uint64_t offset, void *dst, size_t n,
                        nb_error *err);

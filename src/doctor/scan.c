@@ -15,6 +15,7 @@
 #define CHUNK                                                                                                \
     ((size_t)256 << 10) /* bytes of codes or elements read at a time: stays in the second-level cache */
 #define UNIT ((uint64_t)8 << 20) /* bytes of codes or elements in a unit */
+#define SCALARS 256              /* modules whose global scales are read at a time */
 #define MAX_THREADS 8
 
 typedef enum unit_kind { UNIT_NVFP4, UNIT_MXFP4, UNIT_E8M0, UNIT_FLOAT } unit_kind;
@@ -34,7 +35,7 @@ typedef struct scanner {
     uint64_t total, done; /* bytes */
     unsigned char *buffers;
     const nb_chores *chores;
-    atomic_size_t next, next_chore;
+    atomic_size_t next, next_chore, next_scalars;
     pthread_mutex_t lock; /* of *out, done and the sink */
     const nb_sink *sink;
     nb_count_16_fn count_16;
@@ -127,11 +128,51 @@ static void do_chores(scanner *s)
         s->chores->run(s->chores->ctx, i);
 }
 
+/* The last bytes read of some file: scalars lie side by side, and one read serves many. */
+typedef struct window {
+    const nb_file *file; /* NULL: nothing was read */
+    uint64_t begin;
+    size_t n;
+    unsigned char bytes[512];
+} window;
+
+static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, window *w, float *out)
+{
+    if (!t || nb_tensor_elements(t) != 1) return false;
+    const nb_file *file = nb_ckpt_file(c, t->file);
+    if (t->dtype != NB_DT_F32) return nb_ckpt_read_f32(c, t, out, NULL) == NB_OK;
+    if (w->file != file || t->begin < w->begin || t->end > w->begin + w->n) {
+        const uint64_t left = file->size - t->begin;
+        *w = (window){.begin = t->begin, .n = left < sizeof w->bytes ? (size_t)left : sizeof w->bytes};
+        if (nb_file_read(file, t->begin, w->bytes, w->n, NULL) != NB_OK)
+            return nb_ckpt_read_f32(c, t, out, NULL) == NB_OK; /* the file has shrunk, maybe behind t */
+        w->file = file;
+    }
+    memcpy(out, w->bytes + (t->begin - w->begin), sizeof *out);
+    return true;
+}
+
+/* Thousands of small reads: worth all threads. */
+static void read_scalars(scanner *s)
+{
+    const size_t count = s->modules->count;
+    window w = {0};
+    for (size_t first; (first = atomic_fetch_add(&s->next_scalars, SCALARS)) < count;) {
+        for (size_t i = first; i < count && i < first + SCALARS; i++) {
+            const nb_module *m = &s->modules->items[i];
+            nb_block_values *v = &s->out->modules[i];
+            v->has_weight = read_scalar(s->c, nb_module_global(m), &w, &v->weight);
+            v->has_input = nb_kind_nvfp4(m->kind) && read_scalar(s->c, nb_module_input(m), &w, &v->input);
+        }
+    }
+}
+
 static void work(void *ctx, size_t thread, size_t begin, size_t end)
 {
     scanner *s = ctx;
     unsigned char *codes = s->buffers + thread * (CHUNK + CHUNK / 8), *scales = codes + CHUNK;
     do_chores(s);
+    read_scalars(s);
     for (size_t i; (i = atomic_fetch_add(&s->next, 1)) < s->n_units;) {
         const unit *u = &s->units[i];
         nb_block_values v = {0};
@@ -232,23 +273,6 @@ static bool add_tensor(scanner *s, size_t i)
     return add_units(s, UNIT_FLOAT, i, nb_tensor_elements(t), nb_dtype_bits(t->dtype) / 8);
 }
 
-static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, float *out)
-{
-    return t && nb_tensor_elements(t) == 1 && nb_ckpt_read_f32(c, t, out, NULL) == NB_OK;
-}
-
-/* Thousands of small reads: worth all threads. */
-static void read_scalars(void *ctx, size_t thread, size_t begin, size_t end)
-{
-    const scanner *s = ctx;
-    for (size_t i = begin; i < end; i++) {
-        const nb_module *m = &s->modules->items[i];
-        nb_block_values *v = &s->out->modules[i];
-        v->has_weight = read_scalar(s->c, nb_module_global(m), &v->weight);
-        v->has_input = nb_kind_nvfp4(m->kind) && read_scalar(s->c, nb_module_input(m), &v->input);
-    }
-}
-
 nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, nb_pool *pool, const nb_chores *chores,
                       const nb_sink *sink, nb_scan *out, nb_error *err)
 {
@@ -268,10 +292,7 @@ nb_status nb_scan_run(const nb_ckpt *c, const nb_modules *modules, nb_pool *pool
     bool ok = out->modules && out->bad && s.buffers;
     for (size_t i = 0; ok && i < modules->count; i++) ok = add_module(&s, i);
     for (size_t i = 0; ok && i < nb_ckpt_count(c); i++) ok = add_tensor(&s, i);
-    if (ok) {
-        nb_pool_run(pool, modules->count, 1, read_scalars, &s);
-        nb_pool_run(pool, threads, 1, work, &s);
-    }
+    if (ok) nb_pool_run(pool, threads, 1, work, &s);
     do_chores(&s);
     out->bytes = s.total;
     if (ok && sink && sink->progress && s.total)

@@ -197,13 +197,15 @@ nb_count_16_avx512(const unsigned char *codes, const unsigned char *scales, size
     for (; i + 64 <= n; i += 64) {
         const __m512i s = _mm512_loadu_si512(scales + i);
         const __mmask64 odd = _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(s, least), span);
-        __mmask8 other = 0;
+        __m512i fewest = bit, most = _mm512_setzero_si512(); /* bits of 6 in a block, as numbers */
 #pragma GCC unroll 8
         for (size_t k = 0; k < 8; k++) {
             const __m512i x = _mm512_loadu_si512(codes + 8 * i + 64 * k);
             const __m512i six = _mm512_and_si512(_mm512_add_epi8(_mm512_and_si512(x, magnitude), to_6), bit);
-            other |= _mm512_testn_epi64_mask(six, six) | _mm512_cmpeq_epi64_mask(six, bit);
+            fewest = _mm512_min_epu64(fewest, six);
+            most = _mm512_max_epu64(most, six);
         }
+        const bool other = _mm512_testn_epi64_mask(fewest, fewest) || _mm512_cmpeq_epi64_mask(most, bit);
         if (!odd && !other) {
             c->plain_6 += 64;
         } else if (odd || !count_some_avx512(codes + 8 * i, c)) {

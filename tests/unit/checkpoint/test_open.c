@@ -171,6 +171,42 @@ static void a_shard_is_a_placeholder(void **state)
     expect_problem(&p, 0, NB_PROBLEM_NOT_DATA, TWO, "");
 }
 
+/* Headers of so many tensors are read by several threads; what is wrong is told in the order of the shards all the same. */
+static void many_tensors(void **state)
+{
+    enum { EACH = 6000 };
+    static folder_tensor all[2 * EACH];
+    static char names[2 * EACH][8];
+    nb_buf index = {0};
+    size_t tensors;
+    for (int broken = 0; broken < 2; broken++) {
+        nb_buf_clear(&index);
+        nb_buf_adds(&index, "{\"weight_map\":{");
+        for (int i = 0; i < 2 * EACH; i++) {
+            snprintf(names[i], sizeof names[i], "t%d", i);
+            all[i] = (folder_tensor){names[i], NB_DT_U8, 1, {1}, NULL};
+            nb_buf_addf(&index, "%s\"%s\":\"%s\"", i ? "," : "", names[i], i < EACH ? ONE : TWO);
+        }
+        nb_buf_adds(&index, "}}");
+        tempdir_make(&tmp);
+        folder_text(&tmp, "config.json", "{\"model_type\":\"llama\"}");
+        folder_text(&tmp, INDEX, nb_buf_str(&index));
+        folder_write(&tmp, ONE, all, EACH);
+        folder_write(&tmp, TWO, all + EACH, EACH);
+        if (broken) {
+            folder_text(&tmp, ONE,
+                        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n");
+            folder_text(&tmp, TWO, "PK\x03\x04 is no safetensors file");
+        }
+        problems p = open_both(broken ? NB_ERR_MISSING : NB_OK, broken ? 2 : 0, &tensors);
+        assert_int_equal(tensors, broken ? 0 : 2 * EACH);
+        if (!broken) continue;
+        expect_problem(&p, 0, NB_PROBLEM_NOT_DATA, ONE, "");
+        expect_problem(&p, 1, NB_PROBLEM_FILE, TWO, "");
+    }
+    nb_buf_free(&index);
+}
+
 static void the_index_sends_a_tensor_elsewhere(void **state)
 {
     size_t tensors;
@@ -350,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_shard_is_missing),
         cmocka_unit_test(a_shard_is_broken),
         cmocka_unit_test(a_shard_is_a_placeholder),
+        cmocka_unit_test(many_tensors),
         cmocka_unit_test(the_index_sends_a_tensor_elsewhere),
         cmocka_unit_test(the_index_names_a_tensor_that_is_nowhere),
         cmocka_unit_test(a_tensor_is_in_two_shards),
