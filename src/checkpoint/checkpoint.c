@@ -14,7 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cpu.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "checkpoint/internal.h"
@@ -263,8 +262,9 @@ static nb_status open_shards(opener *o)
     nb_pool *pool = NULL;
     if (!h.errors) return nb_fail_nomem(o->err, "the shards' headers", c->n_shards * sizeof *h.errors);
     if (o->indexed && o->index.count >= MANY_TENSORS && c->n_shards > 1) {
-        const size_t cpus = nb_cpu_allowed(), threads = cpus < MAX_OPENERS ? cpus : MAX_OPENERS;
-        s = nb_pool_new(threads < c->n_shards ? threads : c->n_shards, &pool, o->err);
+        size_t threads = c->n_shards < MAX_OPENERS ? c->n_shards : MAX_OPENERS, most = 0;
+        s = nb_pool_default(&most, o->err);
+        if (s == NB_OK) s = nb_pool_new(most < threads ? most : threads, &pool, o->err);
         if (s != NB_ERR_NOMEM) s = NB_OK; /* threads that the system refuses only make it slower */
     }
     if (s == NB_OK) nb_pool_share(pool, c->n_shards, 1, open_files, &h);
