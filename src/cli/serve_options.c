@@ -170,10 +170,14 @@ static int option(parser *p, const char *arg)
     const char *body = arg + (arg[1] == '-' ? 2 : 1), *equals = strchr(body, '=');
     if (strcmp(arg, "-h") == 0) body = "help";
     if (strcmp(arg, "-q") == 0) body = "quiet";
+    if (strncmp(arg, "-O", 2) == 0) { /* vLLM's -O3, -O 3, -O.mode=3 */
+        if (arg[2]) return store(p, find("compilation-config"), arg + 2, true);
+        body = "compilation-config";
+    }
     size_t n = equals ? (size_t)(equals - body) : strlen(body);
     if (!plain_name(body, n, name)) return usage(p, "there is no option '%.80s'", arg);
     const nb_flag *f = find(name);
-    bool on = true, is_short = arg[1] != '-' && strcmp(arg, "-h") != 0 && strcmp(arg, "-q") != 0;
+    bool on = true, is_short = arg[1] != '-' && (arg[2] || !strchr("hqO", arg[1]));
     if (!f && strncmp(name, "no-", 3) == 0) {
         f = find(name + 3);
         on = false;
@@ -186,7 +190,7 @@ static int option(parser *p, const char *arg)
         if (find(name)) return usage(p, "--%s.%s: give --%s its JSON as a whole", name, dot + 1, name);
         *dot = '.';
     }
-    if (!f) return usage(p, "there is no option --%s", name);
+    if (!f) return usage(p, "there is no option %.80s", arg);
     if (is_switch(f->kind)) return equals ? usage(p, "--%s takes no value", name) : flip(p, f, on);
     if (equals) return store(p, f, equals + 1, true);
     bool first = true;

@@ -53,7 +53,9 @@ def test_no_flag_of_vllm_is_unknown(flag):
 @pytest.mark.parametrize("args,words", [
     (["--nonsense"], ["--nonsense"]),
     (["--no-port"], ["--no-port"]),
-    (["-port", "1"], ["port"]),
+    (["-port", "1"], ["-port"]),
+    (["-x"], ["-x"]),
+    (["-host", "x"], ["-host"]),
     (["--port"], ["--port", "takes a value"]),
     (["--port", "x"], ["--port", "'x'"]),
     (["--port", "70000"], ["--port", "65535"]),
@@ -99,6 +101,12 @@ def test_accepted_with_a_note():
     assert done.returncode == 1
     for flag in ("--dtype", "--enforce-eager", "--no-async-scheduling", "--block-size"):
         assert re.search(f"note: {flag} has no effect here: ", done.stderr)
+
+
+@pytest.mark.parametrize("args", [["-O3"], ["-O", "3"], ["-O.mode=3"], ["-O={}"]])
+def test_levels_of_compilation_are_accepted(args):
+    done = nb.run("serve", "/nowhere", *args)
+    assert done.returncode == 1 and "note: --compilation-config has no effect here: " in done.stderr
 
 
 def test_unreadable_model(tmp_path):
