@@ -73,8 +73,11 @@ static void read_nodes(const char *root, nb_topology *t)
     DIR *d = n < (int)sizeof path ? opendir(path) : NULL;
     if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
-        int node, end = 0;
-        if (sscanf(e->d_name, "node%d%n", &node, &end) != 1 || e->d_name[end] || node < 0) continue;
+        const char *number = e->d_name + 4;
+        int node, last;
+        if (strncmp(e->d_name, "node", 4) != 0 || !next_range(&number, &node, &last) || *number ||
+            last != node)
+            continue;
         n = snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", root, node);
         if (n < (int)sizeof path && read_line(path, line, sizeof line)) mark(t, line, node);
     }

@@ -5,8 +5,9 @@
 
 #include "base/clock.h"
 
-const char *const nb_bench_op_names[NB_BENCH_OPS] = {"linear fp4", "linear", "attend",   "rmsnorm", "rope",
-                                                     "store",      "glu",    "compress", "index",   "scan"};
+const char *const nb_bench_op_names[NB_BENCH_OPS] = {"linear fp4", "linear",  "attend",   "rmsnorm", "rope",
+                                                     "store",      "glu",     "compress", "index",   "scan",
+                                                     "route",      "combine", "mhc"};
 
 /* One program measures one engine: operators have no place for a context of ours. */
 static const nb_ops *real;
@@ -54,6 +55,16 @@ TIMED(NB_BENCH_GLU, glu,
 TIMED(NB_BENCH_COMPRESS, compress, (nb_exec * x, const nb_compress_call *c), (x, c))
 TIMED(NB_BENCH_INDEX, index, (nb_exec * x, const nb_index_call *c), (x, c))
 TIMED(NB_BENCH_SCAN, scan, (nb_exec * x, const nb_scan_call *c), (x, c))
+TIMED(NB_BENCH_ROUTE, route, (nb_exec * x, const nb_route_call *c), (x, c))
+TIMED(NB_BENCH_COMBINE, combine,
+      (nb_exec * x, const nb_tensor *parts, const nb_tensor *weights, size_t slots, const nb_tensor *extra,
+       nb_tensor *y),
+      (x, parts, weights, slots, extra, y))
+TIMED(NB_BENCH_MHC, mhc_pre, (nb_exec * x, const nb_tensor *X, const nb_mhc *p, nb_tensor *y, nb_tensor *mix),
+      (x, X, p, y, mix))
+TIMED(NB_BENCH_MHC, mhc_post,
+      (nb_exec * x, const nb_tensor *o, const nb_tensor *mix, size_t streams, nb_tensor *X),
+      (x, o, mix, streams, X))
 
 void nb_bench_ops_watch(nb_exec *x)
 {
@@ -68,6 +79,10 @@ void nb_bench_ops_watch(nb_exec *x)
     timed.compress = timed_compress;
     timed.index = timed_index;
     timed.scan = timed_scan;
+    timed.route = timed_route;
+    timed.combine = timed_combine;
+    timed.mhc_pre = timed_mhc_pre;
+    timed.mhc_post = timed_mhc_post;
     x->ops = &timed;
 }
 

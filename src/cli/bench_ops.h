@@ -16,6 +16,9 @@ typedef enum nb_bench_op {
     NB_BENCH_COMPRESS,
     NB_BENCH_INDEX,
     NB_BENCH_SCAN,
+    NB_BENCH_ROUTE,
+    NB_BENCH_COMBINE,
+    NB_BENCH_MHC,
     NB_BENCH_OPS
 } nb_bench_op;
 

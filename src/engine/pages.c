@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/huge.h"
 #include "base/mem.h"
 #include "engine/pages_internal.h"
+
+#define HUGE_FROM ((size_t)32 << 20) /* bytes of a table or a stream */
 
 /* Takes memory, or only counts it: nb_pages_bytes_for is nb_pages_new without the taking. */
 typedef struct builder {
@@ -21,6 +24,8 @@ static void *get(builder *b, size_t count, size_t size)
     /* calloc: zero pages cost nothing until written, and a row never written reads as zeros */
     void *p = calloc(count ? count : 1, size);
     b->failed = !p;
+    /* Attention to a long context waits for translations of small pages. Where huge ones are few a begun one would cost too much. */
+    if (p && n >= HUGE_FROM) nb_prefer_huge_pages(p, n);
     return p;
 }
 

@@ -4,11 +4,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
+#include "base/huge.h"
 #include "base/mem.h"
 #include "numerics/formats.h"
 
@@ -40,16 +40,6 @@ static size_t scale_size(nb_format f)
 static size_t row_bytes(nb_format f, size_t k)
 {
     return nb_ceil_div(k * 4, formats[f].per_word);
-}
-
-/* Asks for huge pages where the memory has room for whole ones: a decode step reads all weights once, in as many streams as there are
- * threads, and with small pages waits for translations. A hint: where it is refused nothing changes. */
-static void prefer_huge_pages(void *memory, size_t bytes)
-{
-    const uintptr_t huge = (uintptr_t)2 << 20;
-    uintptr_t begin = ((uintptr_t)memory + huge - 1) & ~(huge - 1),
-              end = ((uintptr_t)memory + bytes) & ~(huge - 1);
-    if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }
 
 nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, nb_packed *out, nb_error *err)
@@ -85,7 +75,8 @@ nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, 
     size_t bytes = nb_packed_bytes(&w) + 2 * NB_ALIGN;
     w.memory = calloc(1, bytes);
     if (!w.memory) return nb_fail_nomem(err, "a packed weight", bytes);
-    prefer_huge_pages(w.memory, bytes);
+    /* A decode step reads all weights once, in as many streams as there are threads, and with small pages waits for translations. */
+    nb_prefer_huge_pages(w.memory, bytes);
     uint8_t *p = w.memory;
     w.codes = p + (NB_ALIGN - (uintptr_t)p % NB_ALIGN) % NB_ALIGN;
     if (w.scale_k) w.scales = w.codes + w.panels * w.code_bytes; /* code_bytes is a multiple of 64 */

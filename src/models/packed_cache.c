@@ -515,7 +515,7 @@ nb_status nb_packed_cache_keep(nb_packed_cache *c, nb_error *err)
     nb_file_close(&c->file);
     nb_status s = make_index(c, err);
     if (s != NB_OK) return s;
-    if ((s = write_file(c, &why)) == NB_OK) {
+    if (write_file(c, &why) == NB_OK) {
         nb_log(&c->sink, NB_LOG_INFO, "%s: %.1f MB of packed weights kept for the next start, %.2f s",
                c->path, (double)c->head.bytes / 1e6, nb_now() - start);
     } else {
