@@ -68,7 +68,8 @@ static void take_rules(void *ctx, size_t thread, size_t begin, size_t end)
     for (size_t left = atomic_fetch_sub(&all->left, 1); left && left <= nb_rules_count;
          left = atomic_fetch_sub(&all->left, 1)) {
         rule_run *r = &all->runs[left - 1];
-        if (nb_rules[left - 1].run) r->status = nb_rules[left - 1].run(all->c, &r->found, &r->err);
+        if (nb_rules[left - 1].run && !nb_rules[left - 1].after)
+            r->status = nb_rules[left - 1].run(all->c, &r->found, &r->err);
     }
 }
 
@@ -87,6 +88,8 @@ static nb_status run_rules(const nb_check *c, nb_pool *pool, nb_findings *found,
         nb_findings_move(found, &r->found);
     }
     free(all.runs);
+    for (size_t i = 0; i < nb_rules_count && s == NB_OK; i++)
+        if (nb_rules[i].after) s = nb_rules[i].run(c, found, err);
     if (s == NB_OK && found->bad)
         s = nb_fail_nomem(err, "the list of findings", found->count * sizeof(nb_finding));
     return s;

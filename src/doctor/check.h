@@ -155,6 +155,8 @@ typedef struct nb_rule {
     /* NULL: found while the folder is opened (rule_container.c). A status other than NB_OK means that the rule itself failed
      * (out of memory), not that the folder is bad. */
     nb_status (*run)(const nb_check *c, nb_findings *out, nb_error *err);
+    bool
+        after; /* run when all others have been, and *out holds what they found: their list, not one of its own */
 } nb_rule;
 
 extern const nb_rule nb_rules[];

@@ -333,7 +333,7 @@ const nb_rule nb_rules[] = {
      "compress_ratios or "
      "layer_types, num_hash_layers or mlp_layer_types), or hold values that cannot be.\n"
      "Remedy: copy the keys from the original model's config.json.",
-     nb_rule_config_keys},
+     nb_rule_config_keys, true},
 };
 const size_t nb_rules_count = sizeof nb_rules / sizeof *nb_rules;
 

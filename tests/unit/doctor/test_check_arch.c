@@ -58,6 +58,19 @@ static void thousands_of_absent_layers_are_not_named(void **state)
     model_free(&m);
 }
 
+/* Three query heads for two of keys: the tensors say that it is not so (NB007), and that is all there is to say. */
+static void sizes_that_the_tensors_contradict_are_told_once(void **state)
+{
+    model_llama(&m, true);
+    model_check(&m, "{\"model_type\":\"llama\",\"num_hidden_layers\":2," ROPE_AND_EPS
+                    "\"hidden_size\":32,\"num_attention_heads\":3,\"num_key_value_heads\":2,\"head_dim\":16,"
+                    "\"intermediate_size\":64,\"vocab_size\":48}");
+    must_find(&m, "NB007", "model.layers.0.self_attn.q_proj.weight_packed", NB_SEVERITY_ERROR);
+    for (size_t i = 0; i < m.r.findings.count; i++)
+        assert_string_not_equal(m.r.findings.items[i].rule, "NB212");
+    model_free(&m);
+}
+
 static void a_shape_that_contradicts_the_config(void **state)
 {
     model_llama(&m, true);
@@ -184,6 +197,7 @@ int main(void)
         cmocka_unit_test(thousands_of_absent_layers_are_not_named),
         cmocka_unit_test(a_shape_that_contradicts_the_config),
         cmocka_unit_test(a_norm_of_integers),
+        cmocka_unit_test(sizes_that_the_tensors_contradict_are_told_once),
         cmocka_unit_test(an_unknown_architecture_is_one_note_and_the_rest_runs),
         cmocka_unit_test(a_config_without_a_key_or_no_config),
     };
