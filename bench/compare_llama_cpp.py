@@ -157,7 +157,7 @@ def run_nibble(a, arith, prompt):
 
 def run_llama(a, gguf, prompt):
     size = ["-p", str(prompt), "-n", "0", "-ub", str(prompt), "-b", str(prompt)] if prompt else ["-p", "0", "-n", str(a.tokens), "-d", str(a.depth)]
-    cmd = [a.llama_bench, "-m", gguf, *size, "-t", str(a.threads), "-r", str(a.reps), "-o", "json"]
+    cmd = [a.llama_bench, "-m", gguf, *size, "-t", str(a.threads), "-r", str(a.reps), "--no-warmup", "-o", "json"]
     env = os.environ | ({"LD_PRELOAD": a.llama_preload} if a.llama_preload else {})
     out = json.loads(subprocess.run(cmd, check=True, capture_output=True, text=True, env=env).stdout)
     return max(out[0]["samples_ts"])
