@@ -30,6 +30,17 @@ static void best_comes_last(void **state)
     assert_int_equal(nb_kernels_list(&cpu, list, 1), 1);
 }
 
+static void bf16_products_come_after_avx512(void **state)
+{
+    nb_cpu cpu = {.avx2 = true, .avx512 = true, .avx512_vnni = true, .avx512_bf16 = true};
+    const nb_kernels *list[8];
+    assert_int_equal(nb_kernels_list(&cpu, list, 8), 4);
+    assert_string_equal(list[2]->name, "avx512");
+    assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avx512bf16");
+    cpu.avx512_vnni = false; /* what the other operators need */
+    assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avx2");
+}
+
 static void unknown_names_give_nothing(void **state)
 {
     const nb_cpu cpu = {.avx2 = true};
@@ -52,9 +63,8 @@ static void every_operator_is_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generic_runs_anywhere),
-        cmocka_unit_test(best_comes_last),
-        cmocka_unit_test(unknown_names_give_nothing),
+        cmocka_unit_test(generic_runs_anywhere),           cmocka_unit_test(best_comes_last),
+        cmocka_unit_test(bf16_products_come_after_avx512), cmocka_unit_test(unknown_names_give_nothing),
         cmocka_unit_test(every_operator_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
