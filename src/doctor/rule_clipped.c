@@ -24,10 +24,11 @@ static void moments(double slope, double *sum, double *mean, double *variance)
 {
     const double ratio = exp(slope);
     double w = 1, s = 0, first = 0, second = 0;
-    for (int j = 0; j < NB_NEAR; j++, w *= ratio) {
+    for (int j = 0; j < NB_NEAR; j++) {
         s += w;
         first += j * w;
         second += j * j * w;
+        w *= ratio;
     }
     *sum = s;
     *mean = first / s;

@@ -130,23 +130,26 @@ static void do_chores(scanner *s)
 
 /* The last bytes read of some file: scalars lie side by side, and one read serves many. */
 typedef struct window {
-    const nb_file *file; /* NULL: nothing was read */
+    uint32_t file;
     uint64_t begin;
-    size_t n;
+    size_t n; /* 0: nothing was read */
     unsigned char bytes[512];
 } window;
 
 static bool read_scalar(const nb_ckpt *c, const nb_tensor_info *t, window *w, float *out)
 {
     if (!t || nb_tensor_elements(t) != 1) return false;
-    const nb_file *file = nb_ckpt_file(c, t->file);
     if (t->dtype != NB_DT_F32) return nb_ckpt_read_f32(c, t, out, NULL) == NB_OK;
-    if (w->file != file || t->begin < w->begin || t->end > w->begin + w->n) {
+    if (w->file != t->file || t->begin < w->begin || t->end > w->begin + w->n) {
+        const nb_file *file = nb_ckpt_file(c, t->file);
         const uint64_t left = file->size - t->begin;
-        *w = (window){.begin = t->begin, .n = left < sizeof w->bytes ? (size_t)left : sizeof w->bytes};
-        if (nb_file_read(file, t->begin, w->bytes, w->n, NULL) != NB_OK)
+        const size_t n = left < sizeof w->bytes ? (size_t)left : sizeof w->bytes;
+        w->n = 0;
+        if (nb_file_read(file, t->begin, w->bytes, n, NULL) != NB_OK)
             return nb_ckpt_read_f32(c, t, out, NULL) == NB_OK; /* the file has shrunk, maybe behind t */
-        w->file = file;
+        w->file = t->file;
+        w->begin = t->begin;
+        w->n = n;
     }
     memcpy(out, w->bytes + (t->begin - w->begin), sizeof *out);
     return true;
