@@ -268,6 +268,12 @@ static nb_status open_shards(opener *o)
         if (s != NB_ERR_NOMEM) s = NB_OK; /* threads that the system refuses only make it slower */
     }
     if (s == NB_OK) nb_pool_share(pool, c->n_shards, 1, open_files, &h);
+    for (size_t i = 0; i < c->n_shards && s == NB_OK;
+         i++) { /* before what was found with the memory there was */
+        if (h.errors[i].status != NB_ERR_NOMEM) continue;
+        s = NB_ERR_NOMEM;
+        if (o->err) *o->err = h.errors[i];
+    }
     for (size_t i = 0; i < c->n_shards && s == NB_OK; i++) s = judge_shard(o, &c->shards[i], &h.errors[i]);
     nb_pool_free(pool);
     free(h.errors);

@@ -21,7 +21,7 @@ enum {
     TILE = 96,  /* rows that share them: 60 KB of activations */
     MOST = 4,   /* vectors of eight outputs in two panels */
     SLICE_K = SLICE * BLOCK,
-    AHEAD = 2048 /* bytes of codes that are asked for in advance */
+    AHEAD = 4096 /* bytes of codes that are asked for in advance */
 };
 
 void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)

@@ -17,7 +17,7 @@ enum {
     BLOCK = 16,
     FEW = 8,     /* rows whose sums stay in registers */
     TILE = 32,   /* rows that a panel meets one after another */
-    AHEAD = 2048 /* bytes of codes that are asked for in advance */
+    AHEAD = 4096 /* bytes of codes that are asked for in advance */
 };
 
 /* Block b as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
