@@ -135,30 +135,30 @@ static nb_status read_block(nb_packed_cache *c, nb_packed *w, uint64_t at, uint6
 
 /* ---- Who is who ---- */
 
-/* Name, size, time and header of each shard. */
+/* Name, size, time and header of each shard, as they are behind the descriptors that weights are read from: by name another file may
+ * stand there since. */
 static nb_status identify(const nb_ckpt *ckpt, uint64_t out[2], nb_error *err)
 {
     nb_buf text = {0};
     nb_status s = NB_OK;
     for (uint32_t i = 0; i < nb_ckpt_files(ckpt) && s == NB_OK; i++) {
-        nb_file f;
+        const nb_file *f = nb_ckpt_file(ckpt, i);
         struct stat st = {0};
         uint64_t n = 0;
-        if ((s = nb_file_open(nb_ckpt_file_path(ckpt, i), &f, err))) break;
-        if ((s = nb_file_read(&f, 0, &n, sizeof n, err)) == NB_OK && n > NB_SAFETENSORS_MAX_HEADER) {
+        if ((s = nb_file_read(f, 0, &n, sizeof n, err)) == NB_OK && n > NB_SAFETENSORS_MAX_HEADER) {
             s = nb_fail(err, NB_ERR_FORMAT, "the header's length changed while the model was loaded");
-            nb_error_at(err, f.path, NULL, 0);
+            nb_error_at(err, f->path, NULL, 0);
         }
         char *head = s == NB_OK ? malloc((size_t)n + 1) : NULL;
-        if (s == NB_OK && !head) s = nb_fail_nomem(err, f.path, (size_t)n + 1);
-        if (s == NB_OK) s = nb_file_read(&f, sizeof n, head, (size_t)n, err);
-        if (s == NB_OK && fstat(f.fd, &st) != 0) s = nb_fail(err, NB_ERR_IO, "%s cannot be examined", f.path);
+        if (s == NB_OK && !head) s = nb_fail_nomem(err, f->path, (size_t)n + 1);
+        if (s == NB_OK) s = nb_file_read(f, sizeof n, head, (size_t)n, err);
+        if (s == NB_OK && fstat(f->fd, &st) != 0)
+            s = nb_fail(err, NB_ERR_IO, "%s cannot be examined", f->path);
         if (s == NB_OK)
-            nb_buf_addf(&text, "%s\n%llu %lld.%09ld %llx\n", nb_ckpt_file_name(ckpt, i),
-                        (unsigned long long)f.size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+            nb_buf_addf(&text, "%s\n%lld %lld.%09ld %llx\n", nb_ckpt_file_name(ckpt, i),
+                        (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                         (unsigned long long)XXH3_64bits(head, (size_t)n));
         free(head);
-        nb_file_close(&f);
     }
     if (s == NB_OK && !nb_buf_ok(&text)) s = nb_fail_nomem(err, "the names of the model's files", text.len);
     const XXH128_hash_t h = XXH3_128bits(text.data, text.len);
@@ -215,7 +215,10 @@ static const char *judge_header(const nb_packed_cache *c)
     const uint64_t size = c->file.size;
     if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0) return "is of another version of nibble";
     if (h->bytes != size) return "is cut short, or has grown";
-    if (h->weights > size / sizeof(entry) || h->pieces > size / sizeof(uint64_t)) return "is damaged";
+    const uint64_t left = size - sizeof *h;
+    if (h->weights > left / sizeof(entry) ||
+        h->pieces > (left - h->weights * sizeof(entry)) / sizeof(uint64_t))
+        return "is damaged";
     if (memcmp(h->source, c->source, sizeof h->source) != 0)
         return "was made of other files, or they have changed since";
     return NULL;

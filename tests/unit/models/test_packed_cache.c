@@ -245,6 +245,64 @@ static void damage_is_seen(void **state)
     tempdir_remove(&tmp);
 }
 
+static void put_number(size_t at, uint64_t v)
+{
+    FILE *f = fopen(cache_path(), "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
+    assert_true(fwrite(&v, 1, sizeof v, f) == sizeof v && fclose(f) == 0);
+}
+
+/* Numbers of weights (byte 24, 32 bytes each) and of pieces (byte 32, 8 each), each of which alone might fit into the file. */
+static void an_index_larger_than_the_file(void **state)
+{
+    copy_model("llama_ct");
+    expect((nb_load_options){0}, "auto", KEPT);
+    const size_t size = size_of(cache_path());
+    const uint64_t counts[][2] = {
+        {size / 32, 1}, {1, size / 8}, {size / 64, size / 16}, {1 + size / 64, size / 16}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        put_number(24, counts[i][0]);
+        put_number(32, counts[i][1]);
+        expect((nb_load_options){0}, "auto", "is damaged");
+        expect((nb_load_options){0}, "auto", TAKEN);
+    }
+    tempdir_remove(&tmp);
+}
+
+/* A download that puts a new file in place while the old one is being loaded: what was packed is the old one's. */
+static void a_shard_replaced_while_it_is_loaded(void **state)
+{
+    bench b;
+    nb_packed_cache *c = NULL;
+    nb_error err;
+    char model[600], old[600];
+    copy_model("llama_tied_ct");
+    load(&b, (nb_load_options){0}, NULL);
+    snprintf(model, sizeof model, "%s", tempdir_path(&tmp, "model.safetensors"));
+    snprintf(old, sizeof old, "%s", tempdir_path(&tmp, "old"));
+    assert_int_equal(rename(model, old), 0);
+    tempdir next = tmp;
+    copy_model("llama_tied_ct");
+    broken_poke(&tmp, "model.embed_tokens.weight", 0, "\x12", 1, NULL);
+    assert_int_equal(rename(tempdir_path(&tmp, "model.safetensors"), model), 0);
+    tempdir_remove(&tmp);
+    tmp = next;
+
+    const nb_sink sink = {.log = listen, .ctx = &b};
+    assert_int_equal(nb_packed_cache_open("auto", b.m, &sink, &c, &err), NB_OK);
+    const nb_slot *embed = nb_at(b.m, b.m->global, NB_PART_EMBED);
+    nb_weight *w = NULL;
+    assert_int_equal(nb_packed_cache_pack(c, embed->lin, embed->src, &w, &err), NB_OK);
+    assert_int_equal(nb_packed_cache_keep(c, &err), NB_OK);
+    assert_non_null(strstr(b.said, KEPT));
+    b.x->ops->weight_free(w);
+    nb_packed_cache_free(c);
+    end(&b);
+    expect((nb_load_options){0}, "auto", "was made of other files, or they have changed since");
+    tempdir_remove(&tmp);
+}
+
 /* Between opening and reading: an error inside, which costs the packing, and no signal. */
 static void a_file_that_shrinks_in_use(void **state)
 {
@@ -344,6 +402,8 @@ int main(void)
         cmocka_unit_test(settings_that_change_weights_are_told_apart),
         cmocka_unit_test(changed_files_are_seen),
         cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(an_index_larger_than_the_file),
+        cmocka_unit_test(a_shard_replaced_while_it_is_loaded),
         cmocka_unit_test(a_file_that_shrinks_in_use),
         cmocka_unit_test(other_files_are_left_alone),
         cmocka_unit_test(a_full_disk_is_a_warning),
