@@ -7,8 +7,6 @@
 #include "base/pool.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,6 +17,7 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define MAX_THREADS 1024
 #define SPIN_NS 50000 /* longer than the serial gaps between two operators of a step */
@@ -198,18 +197,13 @@ nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, n
     p->threads = threads;
     p->spin = threads <= cpus;
 
-    /* Signals are for the program's own thread. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = 0;
     for (size_t i = 1; i < threads && rc == 0; i++) {
         worker *w = &p->workers[i];
         *w = (worker){.pool = p, .index = i};
-        rc = pthread_create(&w->thread, NULL, worker_main, w);
+        rc = nb_thread_start(&w->thread, worker_main, w);
         if (rc == 0) p->started++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0) {
         size_t got = p->started;
         nb_pool_free(p);

@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "base/thread.h"
 #include "cli/cli.h"
 
 static const struct {
@@ -104,12 +106,45 @@ static int dispatch(int argc, char **argv)
     return i < N_VERBS ? verbs[i].run(argc - 1, argv + 1) : no_verb(argv[1]);
 }
 
+typedef struct call {
+    int argc;
+    char **argv;
+    sigset_t signals; /* that are blocked */
+    int rc;
+} call;
+
+static void *dispatch_there(void *arg)
+{
+    call *c = arg;
+    pthread_sigmask(SIG_SETMASK, &c->signals, NULL);
+    c->rc = dispatch(c->argc, c->argv);
+    return NULL;
+}
+
+/* Operators run in the thread of the verb, too: under a low ulimit -s that is another than the first, and gets the signals in its place. */
+static int dispatch_with_stack(int argc, char **argv)
+{
+    call c = {.argc = argc, .argv = argv};
+    struct rlimit stack;
+    pthread_t thread;
+    sigset_t all;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= 2 * NB_STACK_BYTES)
+        return dispatch(argc, argv);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &c.signals);
+    if (nb_thread_start(&thread, dispatch_there, &c) == 0)
+        pthread_join(thread, NULL);
+    else
+        dispatch_there(&c);
+    return c.rc;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a death */
     /* An arena for each thread would reserve 64 MiB of addresses, which a ulimit -v counts; no hot loop allocates. */
     mallopt(M_ARENA_MAX, 1);
-    int rc = dispatch(argc, argv);
+    int rc = dispatch_with_stack(argc, argv);
     /* A result that did not get out is no success, whichever verb printed it. */
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (written || rc != NB_EXIT_OK) return rc;

@@ -3,7 +3,6 @@
  * rings with room again), plans a step and runs it (core_step.c). With nothing to run it sleeps on a futex, the bell.
  */
 #include <linux/futex.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "engine/core_internal.h"
 
 /* vLLM's buckets of vllm:iteration_tokens_total (vllm/v1/metrics/loggers.py). */
@@ -134,11 +134,7 @@ static void drop(nb_core *c)
 
 static nb_status start(nb_core *c, nb_error *err)
 {
-    sigset_t all, old; /* signals are for the program's own thread */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&c->thread, NULL, engine_main, c);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int rc = nb_thread_start(&c->thread, engine_main, c);
     if (!rc) return NB_OK;
     nb_fail(err, NB_ERR_LIMIT, "the operating system refused the engine's thread: %s", strerror(rc));
     nb_error_remedy(err, "raise ulimit -u and the cgroup's pids.max");

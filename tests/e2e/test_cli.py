@@ -505,3 +505,13 @@ def test_eval_finds_out_first_that_it_cannot_write(tmp_path):
     (tmp_path / "ids.json").write_text("no array: read after the output was tried")
     done = nb.run("eval", nb.DEMO, "--ids", tmp_path / "ids.json", "--logits", tmp_path / "no" / "out")
     assert done.returncode == 1 and str(tmp_path / "no" / "out") in done.stderr and "ids.json" not in done.stderr
+
+
+def test_a_low_limit_of_the_stack_changes_nothing():
+    import resource
+    low = 128 * 1024   # an operator keeps up to 1.1 MB there
+    args = [nb.BIN, "run", nb.DEMO, "-p", "Tell me a story about a lost key.", "--max-tokens", "4", "--threads", "2", "-q"]
+    done = [subprocess.run(args, capture_output=True, text=True, preexec_fn=limit) for limit in
+            (None, lambda: resource.setrlimit(resource.RLIMIT_STACK, (low, low)))]
+    assert [d.returncode for d in done] == [0, 0], done[1].stderr[-500:]
+    assert done[0].stdout == done[1].stdout != ""

@@ -142,6 +142,35 @@ static void threads_refused(void **state)
     assert_true(err.remedy[0] != '\0');
 }
 
+static void note_stack(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    pthread_attr_t attr;
+    void *at;
+    if (pthread_getattr_np(pthread_self(), &attr) != 0) return;
+    pthread_attr_getstack(&attr, &at, (size_t *)ctx + thread);
+    pthread_attr_destroy(&attr);
+}
+
+/* As under ulimit -s 128, or musl. AMX's linear keeps 1.1 MB there. */
+static void stacks_hold_an_operator(void **state)
+{
+    pthread_attr_t attr;
+    size_t stack[4] = {0}, old;
+    nb_pool *p;
+    assert_int_equal(pthread_getattr_default_np(&attr), 0);
+    assert_int_equal(pthread_attr_getstacksize(&attr, &old), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attr, 128 << 10), 0);
+    assert_int_equal(pthread_setattr_default_np(&attr), 0);
+    nb_status s = nb_pool_new(4, &p, NULL);
+    assert_int_equal(pthread_attr_setstacksize(&attr, old), 0);
+    assert_int_equal(pthread_setattr_default_np(&attr), 0);
+    pthread_attr_destroy(&attr);
+    assert_int_equal(s, NB_OK);
+    nb_pool_run(p, 4, 1, note_stack, stack);
+    nb_pool_free(p);
+    for (size_t i = 1; i < 4; i++) assert_true(stack[i] >= (size_t)2 << 20);
+}
+
 static void *busy(void *stop)
 {
     for (volatile unsigned x = 0; !atomic_load_explicit((atomic_bool *)stop, memory_order_relaxed);
@@ -191,7 +220,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_every_item_once),    cmocka_unit_test(shares_the_work_of_a_slow_thread),
         cmocka_unit_test(split_is_even_and_fixed), cmocka_unit_test(too_many_threads),
-        cmocka_unit_test(threads_refused),         cmocka_unit_test(survives_competing_load),
+        cmocka_unit_test(threads_refused),         cmocka_unit_test(stacks_hold_an_operator),
+        cmocka_unit_test(survives_competing_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
