@@ -1,6 +1,6 @@
 /* Files by descriptor and position. Reading never moves a shared offset, so any number of threads may read one file;
- * writing goes to a temporary name in the same folder, so that a reader (or a crash) sees the old file or the new
- * one, and a file that someone still reads is never overwritten in place. */
+ * writing goes to a file without a name, or with a temporary one, in the same folder, so that a reader (or a crash) sees the old
+ * file or the new one, and a file that someone still reads is never overwritten in place. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -150,6 +150,7 @@ out:
 }
 
 #define BUFFERED ((size_t)64 << 10)
+#define TEMP_ROOM 48 /* of a temporary name behind the final one */
 
 struct nb_writer {
     int fd;
@@ -157,6 +158,7 @@ struct nb_writer {
     uint64_t written; /* bytes that reached the file */
     size_t held;      /* bytes that wait in buffer */
     bool failed;      /* some bytes are lost, so it must not be committed */
+    bool named;       /* the file stands under temp */
     unsigned char buffer[BUFFERED];
 };
 
@@ -167,9 +169,51 @@ static void writer_free(nb_writer *w)
     free(w);
 }
 
+/* Puts the i-th temporary name into w->temp. Not mkstemp: its mode 0600 would stay on the finished file. */
+static const char *temp_name(nb_writer *w, unsigned i)
+{
+    snprintf(w->temp, strlen(w->path) + TEMP_ROOM, "%s.tmp-%ld-%u", w->path, (long)getpid(), i);
+    return w->temp;
+}
+
+/* Gives a file without a name, w->fd, a temporary one. */
+static bool give_name(nb_writer *w)
+{
+    char self[40];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", w->fd);
+    for (unsigned i = 0; !w->named; i++) {
+        w->named = linkat(AT_FDCWD, self, AT_FDCWD, temp_name(w, i), AT_SYMLINK_FOLLOW) == 0;
+        if (!w->named && errno != EEXIST) return false;
+    }
+    return true;
+}
+
+static int begin_nameless(nb_writer *w)
+{
+    const char *slash = strrchr(w->path, '/');
+    const size_t n = slash ? (size_t)(slash - w->path) + 1 : 0;
+    memcpy(w->temp, w->path, n);
+    memcpy(w->temp + n, ".", 2);
+    return open(w->temp, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+
+/* Opens w->fd as a file without a name: a program that is killed leaves no gigabytes behind. False: this file system has none, or
+ * (tried with an empty one) they cannot be given a name. */
+static bool open_nameless(nb_writer *w)
+{
+    w->fd = begin_nameless(w);
+    if (w->fd < 0) return false;
+    const bool ok = give_name(w);
+    if (ok) unlink(w->temp);
+    w->named = false;
+    close(w->fd);
+    w->fd = ok ? begin_nameless(w) : -1;
+    return w->fd >= 0;
+}
+
 nb_status nb_writer_open(const char *path, nb_writer **out, nb_error *err)
 {
-    size_t cap = strlen(path) + 48;
+    size_t cap = strlen(path) + TEMP_ROOM;
     nb_writer *w = calloc(1, sizeof *w);
     if (w) {
         w->path = strdup(path);
@@ -179,11 +223,11 @@ nb_status nb_writer_open(const char *path, nb_writer **out, nb_error *err)
         if (w) writer_free(w);
         return nb_fail_nomem(err, "writing a file", sizeof *w + cap);
     }
-    /* Not mkstemp: its mode 0600 would stay on the finished file. */
-    for (unsigned i = 0;; i++) {
-        snprintf(w->temp, cap, "%s.tmp-%ld-%u", path, (long)getpid(), i);
-        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0 || errno != EEXIST) break;
+    const bool nameless = open_nameless(w);
+    for (unsigned i = 0; !nameless && !w->named; i++) {
+        w->fd = open(temp_name(w, i), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        w->named = w->fd >= 0;
+        if (!w->named && errno != EEXIST) break;
     }
     if (w->fd < 0) {
         nb_status s = fail_errno(err, "create", w->temp, -1);
@@ -254,12 +298,13 @@ nb_status nb_writer_commit(nb_writer *w, nb_error *err)
     nb_status s =
         w->failed ? nb_fail(err, NB_ERR_ARGUMENT, "an earlier write to this file failed") : flush(w, err);
     if (s == NB_OK && fsync(w->fd) != 0) s = fail_errno(err, "sync", w->path, -1);
+    if (s == NB_OK && !give_name(w)) s = fail_errno(err, "name", w->temp, -1);
     if (close(w->fd) != 0 && s == NB_OK) s = fail_errno(err, "close", w->path, -1);
     if (s == NB_OK && rename(w->temp, w->path) != 0)
         s = fail_errno(err, "rename the finished file to", w->path, -1);
     if (s == NB_OK)
         s = sync_folder(w->path, err);
-    else
+    else if (w->named)
         unlink(w->temp);
     writer_free(w);
     return s;
@@ -269,7 +314,7 @@ void nb_writer_abort(nb_writer *w)
 {
     if (!w) return;
     close(w->fd);
-    unlink(w->temp);
+    if (w->named) unlink(w->temp);
     writer_free(w);
 }
 

@@ -30,8 +30,9 @@ nb_status nb_file_read(const nb_file *f, uint64_t offset, void *dst, size_t n, n
  * must not pass for an optional file that is not. Caller frees *out with nb_buf_free. */
 nb_status nb_file_slurp(const char *path, size_t max, nb_buf *out, nb_error *err);
 
-/* A file being written under a temporary name beside its final one. Finish with exactly one of commit (fsync,
- * rename, fsync of the folder) and abort (unlink); both free the writer. */
+/* A file being written without a name, which a program that is killed does not leave behind; where the file system has no such files,
+ * under a temporary name beside the final one. Finish with exactly one of commit (fsync, rename, fsync of the folder) and abort (it is
+ * gone); both free the writer. */
 typedef struct nb_writer nb_writer;
 nb_status nb_writer_open(const char *path, nb_writer **out, nb_error *err);
 nb_status nb_writer_put(nb_writer *w, const void *bytes, size_t n, nb_error *err);

@@ -1,9 +1,11 @@
 /* Writing: the final name holds the whole new file or the old one, whatever happens in between. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -122,6 +124,27 @@ static void a_full_disk_fails_and_leaves_nothing(void **state)
     assert_int_equal(tempdir_entries(&tmp), before);
 }
 
+static void a_program_that_is_killed_leaves_nothing(void **state)
+{
+    const int fd = open(tmp.path, O_TMPFILE | O_WRONLY, 0600);
+    const int before = tempdir_entries(&tmp);
+    int how;
+    if (fd < 0) skip(); /* this file system gives every file a name */
+    close(fd);
+    const pid_t child = fork();
+    if (child == 0) {
+        static char zeros[100000];
+        nb_writer *w;
+        if (nb_writer_open(tempdir_path(&tmp, "killed"), &w, NULL) == NB_OK &&
+            nb_writer_put(w, zeros, sizeof zeros, NULL) == NB_OK)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    assert_true(child > 0 && waitpid(child, &how, 0) == child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(tempdir_entries(&tmp), before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,6 +154,7 @@ int main(void)
         cmocka_unit_test(the_mode_is_that_of_a_plain_file),
         cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(a_full_disk_fails_and_leaves_nothing),
+        cmocka_unit_test(a_program_that_is_killed_leaves_nothing),
     };
     tempdir_make(&tmp);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
