@@ -72,7 +72,7 @@ nb_status nb_safetensors_read(const nb_safetensors *s, const nb_tensor_info *t, 
 nb_status nb_safetensors_parse(const char *path, const char *bytes, size_t n, uint64_t file_size,
                                nb_safetensors **out, nb_error *err);
 
-/* Writer: open, declare every tensor, begin (writes the header under a temporary name), put the data of each in order of
+/* Writer: open, declare every tensor, begin (writes the header; base/file.h says where), put the data of each in order of
  * declaration, and end with exactly one of commit and abort; both free the writer. The file gets its name at commit. Misuse
  * (a name twice or not UTF-8, a shape that overflows, more or fewer bytes than declared) is NB_ERR_ARGUMENT. */
 typedef struct nb_st_writer nb_st_writer;

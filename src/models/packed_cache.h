@@ -35,8 +35,8 @@ nb_status nb_packed_cache_open(const char *path, nb_model *m, const nb_sink *sin
 /* As nb_model_pack, from the file where it has this weight. Weights must be asked for in the same order as when the file was written. */
 nb_status nb_packed_cache_pack(nb_packed_cache *c, const nb_linear *l, const nb_linear_src *src,
                                nb_weight **out, nb_error *err);
-/* Writes the file anew if it lacked a weight that was asked for; they must all still be there. Whole or not at all: under a temporary
- * name, synced, renamed. What cannot be written (a full disk, a folder of others) is a warning to sink, not an error. */
+/* Writes the file anew if it lacked a weight that was asked for; they must all still be there. Whole or not at all: beside the old
+ * one, synced, renamed. What cannot be written (a full disk, a folder of others) is a warning to sink, not an error. */
 nb_status nb_packed_cache_keep(nb_packed_cache *c, nb_error *err);
 void nb_packed_cache_free(nb_packed_cache *c); /* c may be NULL */
 
