@@ -1,12 +1,11 @@
-/* Threads that run operators: where their stacks come from must not decide whether an operator has room. */
+/* Threads with a stack that operators, parsers and checks fit, whatever a ulimit -s or the C library gives by itself. */
 #ifndef NB_BASE_THREAD_H
 #define NB_BASE_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>
 
-/* What an operator may need: the tiles of kernels/cpu/amx/linear.c are 1.1 MB, and a ulimit -s or another C library may give a thread
- * 128 KB. */
+/* The largest are an operator's tiles, 1.1 MB in kernels/cpu/amx/linear.c. */
 #define NB_STACK_BYTES ((size_t)2 << 20)
 
 /* Starts fn(arg) in a thread that gets no signals, which are for the program's own, and has NB_STACK_BYTES of stack or more. Returns 0, or

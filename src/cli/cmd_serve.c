@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/json_tree.h"
+#include "base/thread.h"
 #include "cli/serve_load.h"
 
 #define GRACE_SECONDS 4.0 /* beyond --shutdown-timeout, for what was aborted to end */
@@ -310,10 +311,11 @@ static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char
     if (s == NB_OK) s = nb_server_ready(server, model.api, model.core, &err);
     if (s == NB_OK) {
         atomic_store(&signals->loading, false);
-        apart = pthread_create(&teller, NULL, tell_ready, &words) == 0;
+        apart = nb_thread_start(&teller, tell_ready, &words) == 0;
         if (!apart) tell_ready(&words);
         while (sem_wait(&signals->asked) != 0 && errno == EINTR) {}
-        if (!stop(o, log, server, &model)) return NB_EXIT_FAILED;
+        apart = apart && pthread_tryjoin_np(teller, NULL) != 0;
+        if (!stop(o, log, server, &model)) _exit(NB_EXIT_FAILED);
         say(log, "stopped");
     } else {
         rc = fail(log, &err);

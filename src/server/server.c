@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "server/server_internal.h"
 
 #define TICK_MS 100
@@ -203,7 +204,7 @@ nb_status nb_server_new(const nb_server_options *opt, nb_server **out, nb_error 
                     : nb_http_listen(s->http, s->opt.host, s->opt.port, err);
     if (st != NB_OK) goto out;
     if ((st = nb_workers_new(s->opt.workers, &s->workers, err))) goto out;
-    s->looping = pthread_create(&s->loop, NULL, run_loop, s) == 0;
+    s->looping = nb_thread_start(&s->loop, run_loop, s) == 0;
     if (!s->looping) st = nb_fail(err, NB_ERR_NOMEM, "cannot start the loop's thread");
 out:
     if (st == NB_OK)

@@ -1,9 +1,9 @@
 /* A queue, a mutex, a condition: the work takes milliseconds, so that nothing finer is worth it. */
 #include "server/workers.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
+
+#include "base/thread.h"
 
 struct nb_workers {
     pthread_mutex_t lock;
@@ -52,7 +52,7 @@ nb_status nb_workers_new(size_t n, nb_workers **out, nb_error *err)
         start *at = malloc(sizeof *at);
         if (!at) break;
         *at = (start){w, w->started};
-        if (pthread_create(&w->thread[w->started], NULL, work, at) != 0) {
+        if (nb_thread_start(&w->thread[w->started], work, at) != 0) {
             free(at);
             break;
         }

@@ -15,11 +15,12 @@ from nb import PATIENCE
 
 
 class Server:
-    def __init__(self, *args, model=nb.DEMO, env=None, wait=True, port="0"):
+    def __init__(self, *args, model=nb.DEMO, env=None, wait=True, port="0", before=None):
         self.log, self.ready, self.listening = [], threading.Event(), threading.Event()
         self.host, self.port = "127.0.0.1", None
         self.process = subprocess.Popen([nb.BIN, "serve", str(model), "--port", port, *map(str, args)], stdin=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **(env or {})})
+                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **(env or {})},
+                                        preexec_fn=before)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         event = self.ready if wait else self.listening

@@ -255,3 +255,11 @@ def test_w4a4_without_input_scales_does_not_start():
     """Not the request that first reaches such a linear should learn of it."""
     line = refused(nb.MODELS["llama_nvfp4a16"], "--arith", "w4a4", "--port", "0", status=1)
     assert "model.layers.0.self_attn.q_proj" in line and "w4a4-dynamic" in line
+
+
+def test_a_low_limit_of_the_stack_changes_nothing():
+    """Neither in the threads: the engine's operators, the workers' parsers, the check that the start ends with."""
+    import resource
+    low = 64 * 1024
+    with Server(before=lambda: resource.setrlimit(resource.RLIMIT_STACK, (low, low))) as s:
+        assert s.post("/v1/completions", {"prompt": "Once upon a time " * 20, "max_tokens": 4})[0] == 200
