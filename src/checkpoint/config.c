@@ -282,10 +282,11 @@ static nb_status check_types(const nb_config *cfg, nb_error *err)
         const char *key;
         int type;
     } keys[] = {
-        {"tie_word_embeddings", FLAG},  {"use_sliding_window", FLAG},
-        {"attention_k_eq_v", FLAG},     {"use_double_wide_mlp", FLAG},
-        {"enable_moe_block", FLAG},     {"hidden_size_per_layer_input", INTEGER},
-        {"max_window_layers", INTEGER}, {"decoder_sparse_step", INTEGER},
+        {"tie_word_embeddings", FLAG},       {"use_sliding_window", FLAG},
+        {"attention_k_eq_v", FLAG},          {"use_double_wide_mlp", FLAG},
+        {"enable_moe_block", FLAG},          {"hidden_size_per_layer_input", INTEGER},
+        {"max_window_layers", INTEGER},      {"decoder_sparse_step", INTEGER},
+        {"sliding_window_pattern", INTEGER}, {"_sliding_window_pattern", INTEGER},
         {"mlp_only_layers", INTEGERS},
     };
     static const char *const must_be[] = {"true or false", "an integer", "a list of integers"};

@@ -184,6 +184,8 @@ static void keys_of_the_wrong_type(void **state)
         {"hidden_size_per_layer_input", {"\"256\"", "256.0", "true"}, "an integer", "0"},
         {"max_window_layers", {"\"28\"", "[28]", "28.5"}, "an integer", "28"},
         {"decoder_sparse_step", {"\"1\"", "true", "1.0"}, "an integer", "1"},
+        {"sliding_window_pattern", {"\"LLG\"", "6.0", "[6]"}, "an integer", "6"},
+        {"_sliding_window_pattern", {"\"6\"", "true", "{}"}, "an integer", "6"},
         {"mlp_only_layers", {"0", "\"0\"", "[0, \"1\"]"}, "a list of integers", "[0, 1]"},
     };
     char text[400], cause[120];
