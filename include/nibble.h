@@ -81,7 +81,8 @@ typedef enum nb_arith {
 NB_API const char *nb_arith_name(nb_arith a);
 
 typedef struct nb_llm_options {
-    size_t threads;      /* 0: one a physical core, as far as affinity and cgroup allow */
+    /* 0: one a physical core, as far as affinity and cgroup allow. The caller is one of them, and needs 2 MiB of stack. */
+    size_t threads;
     const char *kernels; /* NULL or "auto": the best this machine has; "generic": the plain references */
     nb_arith arith;
     bool act_bf16;      /* round what passes between operators to BF16 */

@@ -2,7 +2,8 @@
  * The thread pool: a fixed set of threads that run one function over fixed ranges. The split depends only on the
  * number of items and threads, so thread i of a
  * linear called alone touches the rows that it packed.
- * Workers spin briefly, then park on a futex. The caller is thread 0. One caller at a time.
+ * Workers spin briefly, then park on a futex. The caller is thread 0. One caller at a time. Workers have the stack of base/thread.h,
+ * whatever ulimit -s is; operators need as much of the caller.
  */
 #ifndef NB_BASE_POOL_H
 #define NB_BASE_POOL_H
