@@ -128,7 +128,7 @@ static void a_program_that_is_killed_leaves_nothing(void **state)
 {
     const int fd = open(tmp.path, O_TMPFILE | O_WRONLY, 0600);
     const int before = tempdir_entries(&tmp);
-    int how;
+    int how = 0;
     if (fd < 0) skip(); /* this file system gives every file a name */
     close(fd);
     const pid_t child = fork();
