@@ -432,11 +432,9 @@ nb_status nb_safetensors_parse(const char *path, const char *bytes, size_t n, ui
     }
     s = read_header(&h);
     if (s != NB_OK) goto out;
-    const uint64_t *shape = st->dims;
-    for (size_t i = 0; i < st->count; i++) {
-        st->tensors[i].shape = shape;
-        if (shape) shape += st->tensors[i].rank;
-    }
+    static const uint64_t no_dims[1]; /* of a file that has scalars alone */
+    const uint64_t *shape = st->dims ? st->dims : no_dims;
+    for (size_t i = 0; i < st->count; shape += st->tensors[i++].rank) st->tensors[i].shape = shape;
     s = check_layout(st, path, 8 + length, file_size, err);
 out:
     nb_json_free(&h.j);

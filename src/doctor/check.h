@@ -150,13 +150,13 @@ bool nb_check_wanted(const nb_check *c, const char *module, uint64_t *n, uint64_
 typedef struct nb_rule {
     const char *code;
     nb_severity severity; /* the worst that it reports */
+    bool
+        after; /* run when all others have been, and *out holds what they found: their list, not one of its own */
     const char *title;
     const char *explain; /* paragraphs: what it is, what comes of it, what to do */
     /* NULL: found while the folder is opened (rule_container.c). A status other than NB_OK means that the rule itself failed
      * (out of memory), not that the folder is bad. */
     nb_status (*run)(const nb_check *c, nb_findings *out, nb_error *err);
-    bool
-        after; /* run when all others have been, and *out holds what they found: their list, not one of its own */
 } nb_rule;
 
 extern const nb_rule nb_rules[];
