@@ -6,6 +6,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "kernels/cpu/amx/tiles.h"
+
 enum { CHAINS = 12 }; /* two units of latency 5 and less are kept full */
 
 /* The sums of a step are the next one's factors. Adding them up is other units' work. */
@@ -40,26 +42,12 @@ __attribute__((target("avx512f,avx512vnni"))) uint64_t nb_roof_vnni(size_t steps
     return (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(acc[0]));
 }
 
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-} tile_config;
-_Static_assert(sizeof(tile_config) == 64, "what ldtilecfg reads");
-
 /* Four sums, each the product of one of two activation tiles and one of two weight tiles, as the kernel has them. */
 __attribute__((target("amx-tile,amx-bf16"))) uint64_t nb_roof_amx(size_t steps)
 {
-    tile_config c;
+    nb_tile_config c;
     uint32_t sums[16 * 16];
-    memset(&c, 0, sizeof c);
-    c.palette = 1;
-    for (size_t i = 0; i < 8; i++) {
-        c.colsb[i] = 64;
-        c.rows[i] = 16;
-    }
-    /* gcc 12 believes that the instruction reads eight bytes only. */
-    __asm__ volatile("ldtilecfg %0" : : "m"(c) : "memory");
+    nb_tiles_configure(&c, 16, 16);
     memset(sums, 0, sizeof sums);
     _tile_zero(0);
     _tile_zero(1);

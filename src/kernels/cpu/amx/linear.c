@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "kernels/cpu/amx/amx.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/avx512/decode.h"
 
 enum {
@@ -28,27 +29,6 @@ enum {
     AHEAD = 2048,       /* bytes of codes that are asked for in advance */
     SOME_K = 16384      /* … of at most so many k: 1 MB of activations */
 };
-
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t colsb[16];
-    uint8_t rows[16];
-} tile_config;
-_Static_assert(sizeof(tile_config) == 64, "what ldtilecfg reads");
-
-/* Tiles 0 to 3: sums (row of tiles, then panel); 4, 5: activations; 6, 7: weights. The second row of tiles may be short. */
-static void configure(tile_config *c, size_t rows0, size_t rows1)
-{
-    memset(c, 0, sizeof *c);
-    c->palette = 1;
-    for (size_t i = 0; i < 8; i++) {
-        bool second = i == 2 || i == 3 || i == 5;
-        c->colsb[i] = 64;
-        c->rows[i] = (uint8_t)(i >= 6 ? 16 : second ? rows1 : rows0);
-    }
-    /* gcc 12 believes that the instruction reads eight bytes only. */
-    __asm__ volatile("ldtilecfg %0" : : "m"(*c) : "memory");
-}
 
 /* [rows of 16][room][16 rows][32 k] as BF16, of which `pieces` are filled; x's values are exact in it, so that their upper halves are
  * all there is. */
@@ -178,9 +158,9 @@ static void run_corner(const uint16_t *a, const uint16_t *b, size_t pieces, size
                        bool first, const float *row_scale, float multiplier, float *y, size_t ldy)
 {
     corner s;
-    tile_config config;
+    nb_tile_config config;
     bool two_rows = rows > 16, two_panels = lanes > 16;
-    configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
+    nb_tiles_configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
     if (first) {
         zero_sums();
     } else {
@@ -224,11 +204,11 @@ static void some_rows(const nb_packed *w, const float *x, size_t ldx, size_t row
 {
     alignas(64) uint16_t a[SOME / 16 * SOME_K / 32 * 512];
     corner s;
-    tile_config config;
+    nb_tile_config config;
     size_t pieces = w->k_pad / 32;
     bool two_rows = rows > 16;
     copy_rows(x, ldx, rows, 0, pieces, pieces, a);
-    configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
+    nb_tiles_configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
     for (size_t p = p0; p < p1; p += 2) {
         size_t lanes = lanes_of(w, p, p1);
         zero_sums();

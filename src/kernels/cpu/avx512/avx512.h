@@ -1,8 +1,8 @@
-/* What the files of the AVX-512 table share. */
+/* What the files of the tables with AVX-512 share. */
 #ifndef NB_KERNELS_AVX512_H
 #define NB_KERNELS_AVX512_H
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/avx2/avx2.h"
 
 /* As nb_kernels.linear. */
 void nb_avx512_linear(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
@@ -14,5 +14,15 @@ void nb_avx512_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t 
 void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1);
 void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1);
 void nb_avx512_softmax(float *x, size_t n, const float *sink);
+
+/* The table of a machine with AVX-512, whose rows that BF16 holds go through `bf16`. What 512 bits do not make faster is AVX2's. */
+#define NB_AVX512_TABLE(name_, bf16)                                                                         \
+    {                                                                                                        \
+        .name = (name_), .linear = nb_avx512_linear, .linear_bf16 = (bf16),                                  \
+        .quantise_i8 = nb_avx2_quantise_i8, .linear_i8 = nb_avx512_linear_i8, .rmsnorm = nb_avx2_rmsnorm,    \
+        .rope = nb_avx2_rope, .softmax = nb_avx512_softmax, .scores = nb_avx512_scores,                      \
+        .weigh = nb_avx512_weigh, .swiglu = nb_avx2_swiglu, .dot = nb_avx2_dot, .axpy = nb_avx2_axpy,        \
+        .mix = nb_avx2_mix                                                                                   \
+    }
 
 #endif
