@@ -57,14 +57,14 @@ static void mixes(const mhc_job *j, size_t t, float *out)
 static void run_rows(nb_exec *x, mhc_job *j, nb_pool_fn fn)
 {
     float dots[FEW * MAX_MIX];
-    const size_t rows = x->rows.n, cost = j->p->fn->rows * j->in->cols;
-    if (rows <= FEW && rows * cost >= 16384) {
-        j->dots = dots;
-        nb_pool_run(x->pool, rows * j->p->fn->rows, 1, dot_rows, j);
-        fn(j, 0, 0, rows);
+    const size_t rows = x->rows.n, mix = j->p->fn->rows, n = j->in->cols;
+    if (rows > FEW) {
+        nb_cpu_rows(x, rows, mix * n, fn, j);
         return;
     }
-    nb_cpu_rows(x, rows, cost, fn, j);
+    j->dots = dots;
+    nb_cpu_rows(x, rows * mix, n, dot_rows, j);
+    fn(j, 0, 0, rows);
 }
 
 /* Rows first (softmax), then columns and rows in turn, ending with columns. C is [M][M]. */
@@ -166,11 +166,7 @@ void nb_cpu_mhc_post(nb_exec *x, const nb_tensor *o, const nb_tensor *mix, size_
 {
     if (x->err.status) return;
     mhc_job j = {.x = x, .in = o, .mixed = mix, .streams = streams, .y = X};
-    const size_t pieces = x->rows.n * nb_ceil_div(o->cols, COLS);
-    if (x->rows.n * X->cols * streams < 16384)
-        post_pieces(&j, 0, 0, pieces);
-    else
-        nb_pool_run(x->pool, pieces, 1, post_pieces, &j);
+    nb_cpu_rows(x, x->rows.n * nb_ceil_div(o->cols, COLS), COLS * streams * streams, post_pieces, &j);
     nb_cpu_tell(x, "mhc_post", X, x->rows.n);
 }
 
