@@ -6,6 +6,15 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "kernels/cpu/kernels.h"
 
 static void generic_runs_anywhere(void **state)
@@ -41,6 +50,38 @@ static void bf16_products_come_after_avx512(void **state)
     assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avx2");
 }
 
+/* From here on every arch_prctl of this process is refused, as a sandbox or an old kernel does. */
+static bool refuse_arch_prctl(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* The processor has AMX, the kernel does not let this process use it: the next best table runs, and "amx" is not to be had. */
+static void amx_refused_falls_back(void **state)
+{
+    const nb_cpu cpu = {
+        .avx2 = true, .avx512 = true, .avx512_vnni = true, .avx512_bf16 = true, .amx_bf16 = true};
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!refuse_arch_prctl()) _exit(2);
+        _exit(strcmp(nb_kernels_pick(&cpu, NULL)->name, "avx512bf16") != 0 || nb_kernels_pick(&cpu, "amx"));
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 2) skip(); /* no seccomp here */
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void unknown_names_give_nothing(void **state)
 {
     const nb_cpu cpu = {.avx2 = true};
@@ -64,8 +105,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generic_runs_anywhere),           cmocka_unit_test(best_comes_last),
-        cmocka_unit_test(bf16_products_come_after_avx512), cmocka_unit_test(unknown_names_give_nothing),
-        cmocka_unit_test(every_operator_is_there),
+        cmocka_unit_test(bf16_products_come_after_avx512), cmocka_unit_test(amx_refused_falls_back),
+        cmocka_unit_test(unknown_names_give_nothing),      cmocka_unit_test(every_operator_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
