@@ -152,30 +152,45 @@ static void end_stopper(stopper *s)
 
 /* ---- Options ---- */
 
-/* A JSON list of strings, for CORS. *joined: comma-separated. */
-static int string_list(const char *flag, const char *text, nb_serve_list *list, nb_buf *joined, json_t **keep)
+/* A JSON list of strings that an option of CORS gives. */
+typedef struct string_list {
+    json_t *tree; /* owns the strings */
+    nb_serve_list items;
+    nb_buf joined; /* comma-separated */
+} string_list;
+
+static int read_list(const char *flag, const char *text, string_list *l)
 {
     nb_error err = {.offset = -1};
     if (!text) return NB_EXIT_OK;
-    bool ok = nb_json_tree(flag, text, strlen(text), keep, &err) == NB_OK && json_is_array(*keep) &&
-              json_array_size(*keep);
-    size_t n = ok ? json_array_size(*keep) : 0;
-    list->item = n ? calloc(n, sizeof *list->item) : NULL;
-    for (size_t i = 0; ok && list->item && i < n; i++) {
-        const char *s = json_string_value(json_array_get(*keep, i));
+    bool ok = nb_json_tree(flag, text, strlen(text), &l->tree, &err) == NB_OK && json_is_array(l->tree) &&
+              json_array_size(l->tree);
+    size_t n = ok ? json_array_size(l->tree) : 0;
+    l->items.item = n ? calloc(n, sizeof *l->items.item) : NULL;
+    for (size_t i = 0; ok && l->items.item && i < n; i++) {
+        const char *s = json_string_value(json_array_get(l->tree, i));
         ok = s != NULL;
         if (!ok) break;
-        list->item[list->n++] = s;
-        nb_buf_addf(joined, "%s%s", i ? ", " : "", s);
+        l->items.item[l->items.n++] = s;
+        nb_buf_addf(&l->joined, "%s%s", i ? ", " : "", s);
     }
-    if (!ok || !list->item || !nb_buf_ok(joined))
+    if (!ok || !l->items.item || !nb_buf_ok(&l->joined))
         return nb_cli_usage("serve", "%s takes a JSON list of strings, as '[\"*\"]'", flag);
     return NB_EXIT_OK;
 }
 
-static bool is_star(const nb_serve_list *l)
+/* As a header's value; NULL: not given, or everything. */
+static const char *joined_unless_star(string_list *l)
 {
-    return l->n == 0 || (l->n == 1 && strcmp(l->item[0], "*") == 0);
+    bool star = l->items.n == 0 || (l->items.n == 1 && strcmp(l->items.item[0], "*") == 0);
+    return star ? NULL : nb_buf_str(&l->joined);
+}
+
+static void free_list(string_list *l)
+{
+    free(l->items.item);
+    nb_buf_free(&l->joined);
+    json_decref(l->tree);
 }
 
 /* The context that the plan is to find room for. */
@@ -333,9 +348,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
     nb_plan plan;
     nb_metrics *metrics = NULL;
     stopper signals = {0};
-    nb_serve_list origins = {0}, methods = {0}, headers = {0};
-    nb_buf joined[3] = {{0}, {0}, {0}};
-    json_t *lists[3] = {NULL, NULL, NULL};
+    string_list origins = {0}, methods = {0}, headers = {0};
     const char *env = getenv("VLLM_API_KEY"), *const env_key[] = {env};
     nb_plan_options po = {.memory = o->memory,
                           .share = o->memory_share,
@@ -349,9 +362,9 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                           .dequant = o->dequant.item,
                           .n_dequant = o->dequant.n};
     int rc = context_option(o, &po);
-    if (rc == NB_EXIT_OK) rc = string_list("--allowed-origins", o->origins, &origins, &joined[0], &lists[0]);
-    if (rc == NB_EXIT_OK) rc = string_list("--allowed-methods", o->methods, &methods, &joined[1], &lists[1]);
-    if (rc == NB_EXIT_OK) rc = string_list("--allowed-headers", o->headers, &headers, &joined[2], &lists[2]);
+    if (rc == NB_EXIT_OK) rc = read_list("--allowed-origins", o->origins, &origins);
+    if (rc == NB_EXIT_OK) rc = read_list("--allowed-methods", o->methods, &methods);
+    if (rc == NB_EXIT_OK) rc = read_list("--allowed-headers", o->headers, &headers);
     if (rc != NB_EXIT_OK) goto out;
     if (nb_plan_make(folder, &po, &plan, &err) != NB_OK) {
         rc = fail(log, &err);
@@ -370,10 +383,10 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                             .api_keys = use_env ? env_key : o->api_keys.item,
                             .n_api_keys = use_env ? 1 : o->api_keys.n,
                             .root_path = o->root_path,
-                            .allowed_origins = origins.item,
-                            .n_allowed_origins = origins.n,
-                            .allowed_methods = is_star(&methods) ? NULL : nb_buf_str(&joined[1]),
-                            .allowed_headers = is_star(&headers) ? NULL : nb_buf_str(&joined[2]),
+                            .allowed_origins = origins.items.item,
+                            .n_allowed_origins = origins.items.n,
+                            .allowed_methods = joined_unless_star(&methods),
+                            .allowed_headers = joined_unless_star(&headers),
                             .allow_credentials = o->credentials,
                             .request_id_headers = o->request_ids,
                             .access_log = !o->no_access && !o->quiet,
@@ -395,13 +408,9 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
     end_stopper(&signals);
 out:
     nb_metrics_free(metrics);
-    free(origins.item);
-    free(methods.item);
-    free(headers.item);
-    for (size_t i = 0; i < 3; i++) {
-        nb_buf_free(&joined[i]);
-        json_decref(lists[i]);
-    }
+    free_list(&origins);
+    free_list(&methods);
+    free_list(&headers);
     return rc;
 }
 

@@ -165,13 +165,37 @@ static void text_row(const json_t *a, const json_t *b, double d, nb_buf *out)
     nb_buf_addf(out, "%10.4g  %11.4g  %11.4g  %s %s\n", d, x, y, text(a, "module"), text(a, "operator"));
 }
 
+/* Where the two leave each other first. */
+typedef struct divergence {
+    const json_t *a, *b; /* NULL: nowhere */
+    double distance;
+} divergence;
+
+static void write_end(bool json, size_t pairs, size_t differ, size_t alone_a, size_t alone_b,
+                      double tolerance, const divergence *first, nb_buf *out)
+{
+    if (json) {
+        nb_buf_adds(out, "],\n\"first_difference\":");
+        if (first->a)
+            json_row(first->a, first->b, first->distance, out);
+        else
+            nb_buf_adds(out, "null");
+        nb_buf_addf(out, ",\n\"unmatched\":[%zu,%zu]}\n", alone_a, alone_b);
+        return;
+    }
+    nb_buf_addf(out, "%zu of %zu rows differ by more than %g", differ, pairs, tolerance);
+    if (first->a)
+        nb_buf_addf(out, "; the first is %s %s", text(first->a, "module"), text(first->a, "operator"));
+    nb_buf_addf(out, "; %zu rows are in the first alone, %zu in the second\n", alone_a, alone_b);
+}
+
 nb_status nb_diff_traces(const char *a, const char *b, double tolerance, bool json, nb_buf *out,
                          nb_error *err)
 {
-    json_t *x = NULL, *y = NULL, *row, *first_a = NULL, *first_b = NULL;
+    json_t *x = NULL, *y = NULL, *row;
+    divergence first = {0};
     names of_b = {0}, of_a = {0};
     nb_buf key = {0};
-    double first = 0;
     size_t i, pairs = 0, differ = 0, alone = 0;
     nb_status s = read_rows(a, &x, err);
     if (s == NB_OK) s = read_rows(b, &y, err);
@@ -202,10 +226,7 @@ nb_status nb_diff_traces(const char *a, const char *b, double tolerance, bool js
         pairs++;
         differ += far;
         /* a value that one side alone has not finite is the fault; rows before it may differ by rounding alone */
-        if (!far || (first_a && !(isinf(d) && isfinite(first)))) continue;
-        first_a = row;
-        first_b = other;
-        first = d;
+        if (far && (!first.a || (isinf(d) && isfinite(first.distance)))) first = (divergence){row, other, d};
     }
     if (!ok || !nb_buf_ok(&key)) {
         s = nb_fail_nomem(err, "the rows of a trace", 0);
@@ -217,20 +238,7 @@ nb_status nb_diff_traces(const char *a, const char *b, double tolerance, bool js
         nb_error_remedy(err, "trace the same model; module names must be the same in both");
         goto out;
     }
-    if (json) {
-        nb_buf_adds(out, "],\n\"first_difference\":");
-        if (first_a)
-            json_row(first_a, first_b, first, out);
-        else
-            nb_buf_adds(out, "null");
-        nb_buf_addf(out, ",\n\"unmatched\":[%zu,%zu]}\n", alone, json_array_size(rows_b) - pairs);
-    } else {
-        nb_buf_addf(out, "%zu of %zu rows differ by more than %g", differ, pairs, tolerance);
-        if (first_a)
-            nb_buf_addf(out, "; the first is %s %s", text(first_a, "module"), text(first_a, "operator"));
-        nb_buf_addf(out, "; %zu rows are in the first alone, %zu in the second\n", alone,
-                    json_array_size(rows_b) - pairs);
-    }
+    write_end(json, pairs, differ, alone, json_array_size(rows_b) - pairs, tolerance, &first, out);
 out:
     names_free(&of_a);
     names_free(&of_b);
