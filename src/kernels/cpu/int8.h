@@ -11,7 +11,7 @@
  *
  *     int8  q[k_pad]           of 8 k, those at 0 2 4 6 1 3 5 7: the order in which a word's nibbles come apart
  *     F32   scale[k_pad / 16]  amax / 254: the codes of E2M1 count halves. NaN when a value of the block is not finite
- *     int32 bias[k_pad / 16]   12 * the sum of q: kernels look codes up as 12 + 2 * value, which is never negative
+ *     int32 bias[k_pad / 16]   -12 * the sum of q: kernels look codes up as 12 + 2 * value, which is never negative, and sums start here
  */
 static inline int8_t *nb_i8_codes(const float *row)
 {

@@ -1,7 +1,7 @@
 /*
  * Arithmetic int8 with AVX2: codes of E2M1 through a table as 12 + 2 * value, unsigned bytes 0 … 24, times int8 activations by
  * vpmaddubsw. A pair is at most 2 * 24 * 127 = 6096, and the four pairs of a block 24384: they add up in 16 bits without
- * saturating. One vpmaddwd makes 32-bit sums, the bias 12 * sum of q goes off, and one FMA folds the block into the output.
+ * saturating. One vpmaddwd makes 32-bit sums, the bias -12 * sum of q is added, and one FMA folds the block into the output.
  *
  *   up to four rows: codes go from the look-ups straight to the products of all rows
  *   more rows:       512 k of a panel are looked up once into 8 KB and multiplied with all rows, four at a time
@@ -63,7 +63,7 @@ void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
         scale[b] = amax / 254.0f;
-        bias[b] = 12 * _mm_cvtsi128_si32(sum);
+        bias[b] = -12 * _mm_cvtsi128_si32(sum);
     }
 }
 
@@ -95,7 +95,7 @@ NB_INLINE __m256 add_block(const __m256i code[4], const int8_t *q, int32_t bias,
     __m256i odd = _mm256_add_epi16(_mm256_maddubs_epi16(code[2], activations(q + 8)),
                                    _mm256_maddubs_epi16(code[3], activations(q + 12)));
     __m256i sum = _mm256_madd_epi16(_mm256_add_epi16(even, odd), _mm256_set1_epi16(1));
-    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(bias));
+    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(bias));
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
 }
 

@@ -34,6 +34,14 @@ INLINE __m512 nb_scale16(nb_scales kind, const uint8_t *s, size_t b)
         _mm512_slli_epi32(wide, 23), ends, _mm512_slli_epi32(wide, 23), _mm512_set1_epi32(0x00400000)));
 }
 
+/* Asks for the scales of the block whose codes lie `ahead` bytes after those of block b: a stream of their own, which no cache foresees
+ * when a panel begins. */
+INLINE void nb_ask_scales(nb_scales kind, const uint8_t *s, size_t b, size_t ahead)
+{
+    const size_t per = kind == E8M0 ? 2 : 1; /* blocks under a scale */
+    if (b % (4 * per) == 0) _mm_prefetch((const char *)s + (b + ahead / 128) / per * NB_PANEL, _MM_HINT_T0);
+}
+
 /* The lanes of panel p that are outputs. */
 INLINE __mmask16 nb_lanes16(const nb_packed *w, size_t p)
 {

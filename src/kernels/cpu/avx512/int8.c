@@ -1,6 +1,6 @@
 /*
  * Arithmetic int8 with AVX-512 VNNI: a vector is the 16 rows of a panel, a lane one row. Codes of E2M1 go through a table as
- * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at minus the bias; then one conversion and one FMA a
+ * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at the bias; then one conversion and one FMA a
  * block of 16 k. Lane for lane these are the operations of avx2/int8.c.
  *
  * Codes go from the look-ups straight to the products of up to eight rows. For more rows they are looked up again: opening them once into
@@ -46,7 +46,7 @@ INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, s
                         __m512 acc)
 {
     const int8_t *q = nb_i8_codes(row) + b * BLOCK;
-    __m512i sum = _mm512_set1_epi32(-nb_i8_bias(row, k_pad)[b]);
+    __m512i sum = _mm512_set1_epi32(nb_i8_bias(row, k_pad)[b]);
     UNROLL
     for (size_t i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, code[i], activations(q + 4 * i));
     __m512 s = _mm512_mul_ps(scale, _mm512_set1_ps(nb_i8_scale(row, k_pad)[b]));
@@ -64,6 +64,7 @@ INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const floa
         __m512i code[4];
         _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
         _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        nb_ask_scales(kind, s, b, AHEAD);
         open_block(codes, b, code);
         __m512 scale = nb_scale16(kind, s, b);
         UNROLL

@@ -22,7 +22,7 @@ enum {
     MANY = 16,    /* rows whose sums over a block do */
     TILE = 96,    /* rows that a panel meets one after another */
     ROOM = 49152, /* pairs copied at a time: 1,024 k of TILE rows, 192 KB */
-    AHEAD = 2048  /* bytes of codes that are asked for in advance */
+    AHEAD = 4096  /* bytes of codes that are asked for in advance */
 };
 
 /* How many of `rows` rows are multiplied at once. */
@@ -61,73 +61,65 @@ typedef struct part {
     size_t ldy;
 } part;
 
-/* rows (1 to MANY) times `count` panels. */
-INLINE void some_rows(size_t rows, size_t count, const part *a, const uint32_t *x)
+/* rows (1 to MANY) times one panel: memory gives two panels side by side, which share the activations, more slowly. */
+INLINE void some_rows(size_t rows, const part *a, const uint32_t *x)
 {
     const __m512i e2m1 = _mm512_broadcast_i64x4(_mm256_setr_epi16(
         0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, (short)0x8000, (short)0xBF00,
         (short)0xBF80, (short)0xBFC0, (short)0xC000, (short)0xC040, (short)0xC080, (short)0xC0C0));
     const nb_packed *w = a->w;
+    const uint8_t *panel = w->codes + a->p * w->code_bytes, *scales = w->scales + a->p * w->scale_bytes;
+    float *y = a->y + a->p * NB_PANEL;
+    __mmask16 lanes = nb_lanes16(w, a->p);
     __m512 acc[MANY];
     UNROLL
-    for (size_t i = 0; i < rows * count; i++)
-        acc[i] = a->b0 ? _mm512_maskz_loadu_ps(nb_lanes16(w, a->p + i % count),
-                                               a->y + i / count * a->ldy + (a->p + i % count) * NB_PANEL)
-                       : _mm512_setzero_ps();
+    for (size_t r = 0; r < rows; r++)
+        acc[r] = a->b0 ? _mm512_maskz_loadu_ps(lanes, y + r * a->ldy) : _mm512_setzero_ps();
     for (size_t b = a->b0; b < a->b1; b++, x += rows * PAIRS) {
+        const uint8_t *codes = panel + b * 128;
+        __m512 sum[MANY];
         UNROLL
-        for (size_t i = 0; i < count; i++) {
-            const uint8_t *codes = w->codes + (a->p + i) * w->code_bytes + b * 128;
-            __m512 sum[MANY];
-            UNROLL
-            for (size_t r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
-            UNROLL
-            for (size_t j = 0; j < PAIRS; j++) {
-                __m512i word = _mm512_loadu_si512(codes + j / 4 * 64);
-                if (j % 4 == 0) _mm_prefetch((const char *)codes + j / 4 * 64 + AHEAD, _MM_HINT_T0);
-                __m512i v = _mm512_permutexvar_epi16(_mm512_srli_epi16(word, (unsigned)(j % 4) * 4), e2m1);
-                UNROLL
-                for (size_t r = 0; r < rows; r++)
-                    sum[r] = _mm512_dpbf16_ps(sum[r], (__m512bh)v,
-                                              (__m512bh)_mm512_set1_epi32((int)x[r * PAIRS + j]));
-            }
-            __m512 s = nb_scale16(a->scales, w->scales + (a->p + i) * w->scale_bytes, b);
+        for (size_t r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
+        nb_ask_scales(a->scales, scales, b, AHEAD);
+        UNROLL
+        for (size_t j = 0; j < PAIRS; j++) {
+            __m512i word = _mm512_loadu_si512(codes + j / 4 * 64);
+            if (j % 4 == 0) _mm_prefetch((const char *)codes + j / 4 * 64 + AHEAD, _MM_HINT_T0);
+            __m512i v = _mm512_permutexvar_epi16(_mm512_srli_epi16(word, (unsigned)(j % 4) * 4), e2m1);
             UNROLL
             for (size_t r = 0; r < rows; r++)
-                acc[r * count + i] = _mm512_fmadd_ps(sum[r], s, acc[r * count + i]);
+                sum[r] =
+                    _mm512_dpbf16_ps(sum[r], (__m512bh)v, (__m512bh)_mm512_set1_epi32((int)x[r * PAIRS + j]));
         }
+        __m512 s = nb_scale16(a->scales, scales, b);
+        UNROLL
+        for (size_t r = 0; r < rows; r++) acc[r] = _mm512_fmadd_ps(sum[r], s, acc[r]);
     }
     UNROLL
-    for (size_t i = 0; i < rows * count; i++) {
-        size_t r = i / count, p = a->p + i % count;
+    for (size_t r = 0; r < rows; r++) {
         float f = a->row_scale ? a->multiplier * a->row_scale[r] : a->multiplier;
-        _mm512_mask_storeu_ps(a->y + r * a->ldy + p * NB_PANEL, nb_lanes16(w, p),
-                              _mm512_mul_ps(acc[i], _mm512_set1_ps(f)));
+        _mm512_mask_storeu_ps(y + r * a->ldy, lanes, _mm512_mul_ps(acc[r], _mm512_set1_ps(f)));
     }
 }
 
 typedef void (*rows_fn)(const part *a, const uint32_t *x);
-#define ROWS(rows, count)                                                                                    \
-    static void rows_##rows##x##count(const part *a, const uint32_t *x)                                      \
+#define ROWS(rows)                                                                                           \
+    static void rows_##rows(const part *a, const uint32_t *x)                                                \
     {                                                                                                        \
-        some_rows(rows, count, a, x);                                                                        \
+        some_rows(rows, a, x);                                                                               \
     }
-ROWS(1, 1)
-ROWS(1, 2)
-ROWS(2, 1)
-ROWS(2, 2)
-ROWS(3, 1)
-ROWS(4, 1)
-ROWS(5, 1)
-ROWS(6, 1)
-ROWS(7, 1)
-ROWS(8, 1)
-ROWS(16, 1)
-/* By rows; two panels where one row or two have too few chains of their own. */
-static const rows_fn one_panel[MANY + 1] = {NULL,     rows_1x1, rows_2x1, rows_3x1, rows_4x1, rows_5x1,
-                                            rows_6x1, rows_7x1, rows_8x1, NULL,     NULL,     NULL,
-                                            NULL,     NULL,     NULL,     NULL,     rows_16x1};
-static const rows_fn two_panels[MANY + 1] = {NULL, rows_1x2, rows_2x2};
+ROWS(1)
+ROWS(2)
+ROWS(3)
+ROWS(4)
+ROWS(5)
+ROWS(6)
+ROWS(7)
+ROWS(8)
+ROWS(16)
+static const rows_fn by_rows[MANY + 1] = {NULL,   rows_1, rows_2, rows_3, rows_4, rows_5,
+                                          rows_6, rows_7, rows_8, NULL,   NULL,   NULL,
+                                          NULL,   NULL,   NULL,   NULL,   rows_16};
 
 /* Up to TILE rows. Between two slices of k the unfinished sums wait in y. */
 static void tile_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
@@ -141,8 +133,7 @@ static void tile_rows(const nb_packed *w, const float *x, size_t ldx, size_t row
         bool last = k0 + len == w->k_pad;
         for (size_t r = 0; r < rows; r += group_of(rows - r))
             copy_group(x + r * ldx, ldx, group_of(rows - r), k0, len, pairs + r * len / 2);
-        for (size_t p = p0, count; p < p1; p += count) {
-            count = rows <= 2 && p1 - p >= 2 ? 2 : 1;
+        for (size_t p = p0; p < p1; p++)
             for (size_t r = 0, n; r < rows; r += n) {
                 n = group_of(rows - r);
                 part a = {w,
@@ -154,9 +145,8 @@ static void tile_rows(const nb_packed *w, const float *x, size_t ldx, size_t row
                           last ? w->multiplier : 1.0f,
                           y + r * ldy,
                           ldy};
-                (count == 2 ? two_panels : one_panel)[n](&a, pairs + r * len / 2);
+                by_rows[n](&a, pairs + r * len / 2);
             }
-        }
     }
 }
 

@@ -33,7 +33,7 @@ void nb_generic_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
         }
         memcpy(nb_i8_codes(row) + b * BLOCK, q, sizeof q);
         nb_i8_scale(row, k_pad)[b] = !finite ? NAN : amax >= NB_I8_TINY ? amax / 254.0f : 0;
-        nb_i8_bias(row, k_pad)[b] = 12 * sum;
+        nb_i8_bias(row, k_pad)[b] = -12 * sum;
     }
 }
 
