@@ -17,8 +17,10 @@ WINDOW = 512
 # The W4A4 figures are of inputs that were rounded to BF16 before they were quantised, as a GPU kernel receives them.
 # The reference is only that sure of them itself: smollm2_measure.py run on another machine, with its norms summed in F64, or with the
 # embeddings disturbed by 2e-7 gave 27.63 to 27.79 (27.68 stored) and 27.37 to 27.51 (27.26 stored). An input on the other side of
-# a boundary moves its row, and 30 layers widen that. Where none does, the logits agree to 1e-4: test_logits asks that of W4A4 too.
-W4A4_WITHIN = 0.01
+# a boundary moves its row, and 30 layers widen that: nibble's tables of kernels, which differ by the order of F32 sums, give 27.22 to
+# 27.80 and 27.45 to 27.72. That is a standard deviation of 0.8 % on either side; the bound is three of them. Where no input falls
+# otherwise the logits agree to 1e-4: test_logits asks that of W4A4 too.
+W4A4_WITHIN = 0.025
 FLAGS = {"exact": ["--arith", "exact"], "bf16": ["--arith", "bf16"], "w4a4": ["--arith", "w4a4", "--quant-input", "bf16"]}
 MARGIN = 0.05
 
