@@ -2,13 +2,11 @@
  * rescaled or rounded here, so that what the kernels see is what the file says. */
 #include "kernels/packed.h"
 
-#include <stdlib.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
-#include "base/huge.h"
 #include "base/mem.h"
 #include "numerics/formats.h"
 
@@ -44,6 +42,12 @@ static size_t row_bytes(nb_format f, size_t k)
 
 nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, nb_packed *out, nb_error *err)
 {
+    return nb_packed_alloc_in(NULL, format, n, k, scale_k, out, err);
+}
+
+nb_status nb_packed_alloc_in(nb_slabs *slabs, nb_format format, size_t n, size_t k, size_t scale_k,
+                             nb_packed *out, nb_error *err)
+{
     if ((unsigned)format >= NB_FMT_COUNT || n == 0 || k == 0)
         return nb_fail(err, NB_ERR_ARGUMENT, "a weight needs a format and a shape, got %s [%zu, %zu]",
                        nb_format_name(format), n, k);
@@ -71,14 +75,9 @@ nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, 
     }
     if (w.scale_k) w.scale_bytes = nb_ceil_div(w.k_pad, w.scale_k) * NB_PANEL * scale_size(format);
 
-    /* calloc leaves fresh pages untouched, so that each is placed near the thread that packs into it. */
-    size_t bytes = nb_packed_bytes(&w) + 2 * NB_ALIGN;
-    w.memory = calloc(1, bytes);
-    if (!w.memory) return nb_fail_nomem(err, "a packed weight", bytes);
     /* A decode step reads all weights once, in as many streams as there are threads, and with small pages waits for translations. */
-    nb_prefer_huge_pages(w.memory, bytes);
-    uint8_t *p = w.memory;
-    w.codes = p + (NB_ALIGN - (uintptr_t)p % NB_ALIGN) % NB_ALIGN;
+    w.codes = nb_slabs_take(slabs, nb_packed_bytes(&w), &w.memory);
+    if (!w.codes) return nb_fail_nomem(err, "a packed weight", nb_packed_bytes(&w));
     if (w.scale_k) w.scales = w.codes + w.panels * w.code_bytes; /* code_bytes is a multiple of 64 */
     *out = w;
     return NB_OK;
@@ -87,7 +86,7 @@ nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, 
 void nb_packed_free(nb_packed *w)
 {
     if (!w) return;
-    free(w->memory);
+    nb_slab_release(w->memory);
     memset(w, 0, sizeof *w);
 }
 

@@ -20,6 +20,7 @@
 #define NB_KERNELS_PACKED_H
 
 #include "base/error.h"
+#include "base/slab.h"
 
 #define NB_PANEL 16
 #define NB_K_PAD 32
@@ -47,13 +48,16 @@ typedef struct nb_packed {
     bool odd_scales; /* NVFP4: a NaN byte or a sign bit among the block scales; use the reference decoder */
     uint8_t *codes;  /* [panels][code_bytes], 64-byte aligned */
     uint8_t *scales; /* [panels][scale_bytes], 64-byte aligned; NULL without a scale stream */
-    void *memory;    /* what both lie in, owned */
+    nb_slab *memory; /* what both lie in, a use of it owned */
 } nb_packed;
 
 /* Sets the sizes and takes the memory (zeroed, not yet touched by the packing threads' pages beyond calloc).
  * scale_k is only looked at for FP8 (0 means k). */
 nb_status nb_packed_alloc(nb_format format, size_t n, size_t k, size_t scale_k, nb_packed *out,
                           nb_error *err);
+/* The same with memory from `slabs`: for the many weights of a model. NULL: memory of its own. */
+nb_status nb_packed_alloc_in(nb_slabs *slabs, nb_format format, size_t n, size_t k, size_t scale_k,
+                             nb_packed *out, nb_error *err);
 void nb_packed_free(nb_packed *w);
 size_t nb_packed_bytes(const nb_packed *w);
 

@@ -191,7 +191,7 @@ static nb_status weight_blank(nb_exec *x, nb_format format, size_t n, size_t k, 
     }
     w->blocks = blocks;
     for (size_t b = 0; b < blocks; b++) {
-        s = nb_packed_alloc(format, n / blocks, k, scale_k, &w->block[b], err);
+        s = nb_packed_alloc_in(&nb_cpu_of(x)->slabs, format, n / blocks, k, scale_k, &w->block[b], err);
         if (s != NB_OK) goto out;
         w->block[b].multiplier = multiplier;
     }
@@ -433,6 +433,7 @@ void nb_cpu_exec_free(nb_exec *x)
 {
     if (!x) return;
     nb_cpu_exec *c = nb_cpu_of(x);
+    nb_slabs_close(&c->slabs);
     free(c->xin);
     free(c->xscale);
     free(c->yout);

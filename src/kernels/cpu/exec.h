@@ -30,6 +30,7 @@ typedef struct nb_cpu_exec {
     float *scores;      /* [threads][score_room] */
     size_t score_room;  /* at least a few times max_context */
     const float **ptrs; /* [threads][2][max_context] */
+    nb_slabs slabs;     /* where packed weights lie */
 } nb_cpu_exec;
 
 #define NB_EXPERT_ROWS 64 /* rows an expert computes at a time */

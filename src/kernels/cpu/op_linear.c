@@ -201,7 +201,7 @@ static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
  * copied for each range, and stay with the thread that packed their weights. */
 static void run_panels(nb_exec *x, size_t panels, size_t rows, dense_job *j)
 {
-    enum { FEW = 8, PIECES = 8 };
+    enum { FEW = 8, PIECES = 32 };
     size_t piece =
         nb_round_up(nb_ceil_div(panels, nb_pool_threads(x->pool) * PIECES), 2); /* kernels like pairs */
     if (rows <= FEW)

@@ -1,0 +1,110 @@
+/* Blocks of slabs: aligned, zeroed, side by side, and memory that lives as long as its last block. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/slab.h"
+
+#define MIB ((size_t)1 << 20)
+
+static void check_block(const uint8_t *p, size_t bytes)
+{
+    assert_non_null(p);
+    assert_int_equal((uintptr_t)p % NB_ALIGN, 0);
+    for (size_t i = 0; i < bytes; i++) assert_int_equal(p[i], 0);
+}
+
+static void blocks_lie_side_by_side(void **state)
+{
+    nb_slabs s = {0};
+    nb_slab *a, *b, *own;
+    uint8_t *p = nb_slabs_take(&s, 100, &a), *q = nb_slabs_take(&s, 0, &b);
+    check_block(p, 100);
+    assert_ptr_equal(a, b);
+    assert_ptr_equal(q, p + 128); /* 100 rounded up to lines */
+    assert_int_equal((uintptr_t)p % (2 * MIB), 0);
+    uint8_t *alone = nb_slabs_take(NULL, 100, &own);
+    check_block(alone, 100);
+    assert_ptr_not_equal(own, a);
+    nb_slab_release(own);
+    nb_slab_release(a);
+    nb_slab_release(b);
+    nb_slabs_close(&s);
+}
+
+/* The first slab has 8 MiB, the next twice as much, or what a block needs. */
+static void a_full_slab_is_followed_by_a_larger_one(void **state)
+{
+    nb_slabs s = {0};
+    nb_slab *in[5];
+    const size_t bytes[5] = {5 * MIB, 3 * MIB, 9 * MIB, 7 * MIB, 40 * MIB};
+    for (int i = 0; i < 5; i++) {
+        uint8_t *p = nb_slabs_take(&s, bytes[i], &in[i]);
+        assert_non_null(p);
+        assert_int_equal(p[0] | p[bytes[i] - 1], 0);
+        p[0] = p[bytes[i] - 1] = 1;
+    }
+    assert_ptr_equal(in[1], in[0]);
+    assert_ptr_not_equal(in[2], in[0]);
+    assert_ptr_equal(in[3], in[2]);
+    assert_ptr_not_equal(in[4], in[2]);
+    for (int i = 0; i < 5; i++) nb_slab_release(in[i]);
+    nb_slabs_close(&s);
+}
+
+/* Layers that are read and dropped in turn do not use up one slab after another, and find zeroes each time. */
+static void a_slab_without_blocks_is_replaced(void **state)
+{
+    nb_slabs s = {0};
+    for (int layer = 0; layer < 200; layer++) {
+        nb_slab *in;
+        uint8_t *p = nb_slabs_take(&s, 6 * MIB, &in);
+        assert_non_null(p);
+        assert_int_equal(p[0] | p[6 * MIB - 1], 0);
+        memset(p, 1, 6 * MIB);
+        assert_ptr_equal(in, s.open);
+        nb_slab_release(in);
+    }
+    nb_slabs_close(&s);
+}
+
+static void blocks_outlive_what_they_came_from(void **state)
+{
+    nb_slabs s = {0};
+    nb_slab *in;
+    uint8_t *p = nb_slabs_take(&s, 64, &in);
+    assert_non_null(p);
+    nb_slabs_close(&s);
+    nb_slabs_close(&s);
+    assert_null(s.open);
+    p[63] = 7;
+    nb_slab_release(in);
+    nb_slab_release(NULL);
+}
+
+static void no_memory_is_null(void **state)
+{
+    nb_slabs s = {0};
+    nb_slab *in = NULL;
+    assert_null(nb_slabs_take(&s, SIZE_MAX, &in));
+    assert_null(nb_slabs_take(&s, SIZE_MAX - 4 * MIB, &in));
+    assert_null(nb_slabs_take(NULL, SIZE_MAX - NB_ALIGN, &in));
+    assert_null(in);
+    check_block(nb_slabs_take(&s, 64, &in), 64);
+    nb_slab_release(in);
+    nb_slabs_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_lie_side_by_side), cmocka_unit_test(a_full_slab_is_followed_by_a_larger_one),
+        cmocka_unit_test(a_slab_without_blocks_is_replaced),
+        cmocka_unit_test(blocks_outlive_what_they_came_from), cmocka_unit_test(no_memory_is_null)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
