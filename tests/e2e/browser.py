@@ -2,10 +2,13 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 import time
+
+from nb import PATIENCE
 
 PROGRAM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 
@@ -27,6 +30,13 @@ class Browser:
         os.close(to_read)
         os.close(from_write)
         self.rest, self.number, self.session, self.console = b"", 0, None, []
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def begin(self):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable")
@@ -45,8 +55,10 @@ class Browser:
         if self.session:
             message["sessionId"] = self.session
         os.write(self.to, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + 120 * PATIENCE
         while True:
             while b"\0" not in self.rest:
+                assert select.select([self.answers], [], [], max(0, end - time.monotonic()))[0], f"the browser does not answer {method}"
                 piece = os.read(self.answers, 1 << 20)
                 assert piece, "the browser has ended"
                 self.rest += piece
@@ -60,16 +72,17 @@ class Browser:
 
     def open(self, url):
         self.console.clear()
+        self.run("window.left = true")  # the page that is shown: the next one does not know it
         self.call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete'")
+        self.wait("!window.left && document.readyState === 'complete'")
 
     def run(self, script):
         got = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
 
-    def wait(self, script, seconds=20):
-        end = time.monotonic() + seconds
+    def wait(self, script, seconds=60):
+        end = time.monotonic() + seconds * PATIENCE
         while not self.run(script):
             assert time.monotonic() < end, f"never true: {script}\n{self.run('document.body.innerText')}\n{self.console}"
             time.sleep(0.05)

@@ -115,7 +115,7 @@ class Server:
                     out[name] = out.get(name, 0) + float(value)
         return out
 
-    def quiet(self, within=10):
+    def quiet(self, within=30):
         """Waits until nothing runs, nothing waits and no KV block is held; the metrics then."""
         end = time.monotonic() + within * PATIENCE
         while True:
@@ -126,16 +126,26 @@ class Server:
             assert time.monotonic() < end, f"still {left}"
             time.sleep(0.02)
 
-    def running(self, n, within=20):
-        """Waits until n requests are under way."""
+    def running(self, n, within=60):
+        """Waits until the engine has n sequences, running or in its queue."""
         end = time.monotonic() + within * PATIENCE
-        while json.loads(self.get("/load")[2])["server_load"] < n:
+        while (m := self.metrics())["vllm:num_requests_running"] + m["vllm:num_requests_waiting"] < n:
             assert time.monotonic() < end, "the requests did not start"
             time.sleep(0.01)
 
 
+# The plain kernels on one thread are some twenty times slower than the others: a long answer takes many seconds on any machine, and is
+# under way still when a test has looked, cancelled or sent a signal.
+HELD = ("--kernels", "generic", "--threads", 1)
+
+
 def long_request(tokens=3000, stream=True, prompt="Tell me a story."):
     return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": stream}
+
+
+def aborted(metrics):
+    """How many requests ended because their clients went."""
+    return next(v for k, v in metrics.items() if k.startswith("vllm:request_success_total{") and 'finished_reason="abort"' in k)
 
 
 def raw_post(path, body, more=""):
