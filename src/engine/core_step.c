@@ -340,6 +340,7 @@ void nb_core_step(nb_core *c, size_t n)
     }
     nb_status together = batch ? run(c, batch, &err) : NB_OK;
     nb_hist_add(&c->iteration, (double)step_tokens(c, n), 1);
+    atomic_fetch_add(&c->count.steps, 1);
     for (size_t i = 0; i < n && together == NB_OK;
          i++) { /* good ones first: others may take a while to heal */
         nb_core_part *p = &c->parts[i];
@@ -361,5 +362,4 @@ void nb_core_step(nb_core *c, size_t n)
         else
             failed(c, p->r, &err);
     }
-    atomic_fetch_add(&c->count.steps, 1);
 }

@@ -422,10 +422,10 @@ def test_eval_of_a_model_that_gives_nan(tmp_path):
 class Terminal:
     """nibble run on a terminal of its own."""
 
-    def __init__(self, *args):
+    def __init__(self, folder=nb.DEMO, *args):
         import pty
         self.fd, end = pty.openpty()
-        self.process = subprocess.Popen([nb.BIN, "run", nb.DEMO, "-q", *args], stdin=end, stdout=end, stderr=end, start_new_session=True,
+        self.process = subprocess.Popen([nb.BIN, "run", folder, "-q", *args], stdin=end, stdout=end, stderr=end, start_new_session=True,
                                         preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0))
         os.close(end)
         self.seen = ""
@@ -434,7 +434,7 @@ class Terminal:
         """What is shown up to text; an empty text waits for anything at all."""
         import select
         import time
-        stop = time.monotonic() + seconds
+        stop = time.monotonic() + seconds * nb.PATIENCE
         while text not in self.seen or not self.seen:
             assert time.monotonic() < stop, self.seen
             if select.select([self.fd], [], [], 1)[0]:
@@ -446,7 +446,7 @@ class Terminal:
         os.write(self.fd, data)
 
     def end(self):
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60 * nb.PATIENCE)
         os.close(self.fd)
         return code
 
@@ -454,8 +454,26 @@ class Terminal:
 STORY = b"Tell me a story about a lost key.\n"
 
 
-def test_chat_ctrl_c_ends_the_answer_not_the_program():
-    t = Terminal("--temperature", "5", "--seed", "1")  # an answer that does not end by itself
+def endless(folder):
+    """The demo model with the head of the padding token, which was never trained, for its end token's: an answer goes on until the context
+    is full."""
+    import shutil
+    import st
+    shutil.copytree(nb.DEMO, folder)
+    ids = json.loads((folder / "generation_config.json").read_text())
+    head, start = st.header(folder / "model.safetensors")
+    width = 2 * head["lm_head.weight"]["shape"][1]
+    row = lambda name: start + head["lm_head.weight"]["data_offsets"][0] + ids[name] * width
+    with open(folder / "model.safetensors", "r+b") as f:
+        f.seek(row("pad_token_id"))
+        never = f.read(width)
+        f.seek(row("eos_token_id"))
+        f.write(never)
+    return folder
+
+
+def test_chat_ctrl_c_ends_the_answer_not_the_program(tmp_path):
+    t = Terminal(endless(tmp_path / "endless"), "--kernels", "generic", "--threads", "1")  # nor soon full
     t.until("> ")
     for message in (STORY, b"12 + 30 =\n"):              # the conversation goes on
         t.type(message)

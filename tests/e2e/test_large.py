@@ -1,5 +1,6 @@
 """A model larger than memory: weights are streamed, so trace, calibrate and `check --data` hold a few layers of a DeepSeek-V4-shaped folder
 at a time, and check none. The folder is made here (tools/make_large.py)."""
+import os
 import resource
 import shutil
 import subprocess
@@ -20,9 +21,13 @@ def large(tmp_path_factory):
     shutil.rmtree(folder)
 
 
+# Each thread has memory of its own, so that as many run everywhere: a thread a core.
+CORES = sorted(os.sched_getaffinity(0))[:2]
+
 # A child starts with its parent's peak, so the parent has to be small: not pytest after hundreds of tests.
-MEASURE = """
+MEASURE = f"""
 import os, subprocess, sys
+os.sched_setaffinity(0, {CORES})
 p = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 _, status, used = os.wait4(p.pid, 0)
 print(os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024)
@@ -53,11 +58,14 @@ def test_a_quarter_of_the_size_is_enough(large, tmp_path):
 def test_a_quarter_of_the_size_is_enough_address_space(large, tmp_path):
     """A limit on addresses (ulimit -v) counts what is reserved and not touched, too: stacks, arenas, caches."""
     size = sum(f.stat().st_size for f in large.iterdir())
+
+    def limit():
+        os.sched_setaffinity(0, CORES)
+        resource.setrlimit(resource.RLIMIT_AS, (size // 4, size // 4))
     data = tmp_path / "data.jsonl"
     data.write_text('{"text": "one two three, said the clerk, and then four"}\n' * 2)
     for args in (["calibrate", large, "--data", data, "-o", tmp_path / "ranges", "--threads", "2"],
                  ["trace", large, "--as", "vllm-cutlass", "-p", "What is 12 + 30?", "--threads", "2"],
                  ["check", large, "--data", data]):
-        done = subprocess.run([nb.BIN, *map(str, args)], capture_output=True, text=True,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size // 4, size // 4)))
+        done = subprocess.run([nb.BIN, *map(str, args)], capture_output=True, text=True, preexec_fn=limit)
         assert done.returncode == 0, done.stderr[-500:]

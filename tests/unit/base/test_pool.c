@@ -22,6 +22,7 @@ enum { ITEMS = 1000, THREADS = 5 };
 typedef struct record {
     atomic_int seen[ITEMS];
     atomic_int calls[THREADS];
+    atomic_int items; /* that pieces of this round have begun with */
     size_t begin[THREADS], end[THREADS];
 } record;
 
@@ -57,7 +58,9 @@ static void note_piece(void *ctx, size_t thread, size_t begin, size_t end)
 {
     record *r = ctx;
     atomic_fetch_add(&r->calls[thread], 1);
-    if (thread == 0) usleep(2000); /* held up: the others must take what it does not get to */
+    atomic_fetch_add(&r->items, (int)(end - begin));
+    /* held up until the others have all the rest, for a minute at most */
+    for (int i = 0; thread == 0 && i < 60000 && r->items < ITEMS; i++) usleep(1000);
     for (size_t i = begin; i < end; i++) atomic_fetch_add(&r->seen[i], 1);
 }
 
@@ -69,13 +72,14 @@ static void shares_the_work_of_a_slow_thread(void **state)
     assert_non_null(r);
     assert_int_equal(nb_pool_new(THREADS, &p, NULL), NB_OK);
     for (int round = 1; round <= 20; round++) {
+        r->items = 0;
         nb_pool_share(p, ITEMS, ITEMS / 10, note_piece, r);
         for (size_t i = 0; i < ITEMS; i++) assert_int_equal(r->seen[i], round);
     }
     int calls = 0;
     for (size_t t = 0; t < THREADS; t++) calls += r->calls[t];
     assert_int_equal(calls, 20 * 10);
-    assert_true(r->calls[0] < 20 * 2); /* on a busy machine perhaps none: woken workers come first */
+    assert_true(r->calls[0] <= 20); /* on a busy machine perhaps none: woken workers come first */
     nb_pool_free(p);
     free(r);
 }

@@ -66,8 +66,8 @@ static void cancelled_within_a_step(void **unused)
         if (a.n < 5) serve_wait(&s);
     }
     nb_core_stats before, after;
-    nb_core_read(s.core, &before);
     nb_request_cancel(r);
+    nb_core_read(s.core, &before);
     serve_finish(&s, &r, &a, 1);
     nb_core_read(s.core, &after);
     assert_int_equal(a.finish, NB_FINISH_ABORT);
@@ -95,7 +95,7 @@ static void slow_reader(void **unused)
     nb_core_read(s.core, &st);
     assert_int_equal(st.running, 1);
     assert_true(st.generation_tokens < 500 + 380); /* it stands still */
-    uint64_t steps = st.steps;
+    uint64_t steps = st.steps; /* of the last answer's, too: a step is counted before it is heard of */
     struct timespec nap = {.tv_nsec = 100000000};
     nanosleep(&nap, NULL);
     nb_core_read(s.core, &st);
@@ -154,13 +154,13 @@ static void seats(void **unused)
     nb_core_leave(s.core, 3);
     assert_int_equal(nb_core_enter(s.core, 3, &err), NB_OK);
     nb_core_leave(s.core, 3);
-    /* more prompt tokens at once than may wait are refused until some have begun */
+    /* more prompt tokens at once than may wait are refused until some have begun; the answers, which nobody reads, are not over before */
     static answer a[40];
     nb_request *r[40];
     memset(a, 0, sizeof a);
     size_t busy = 0, n = 0;
     for (size_t i = 0; i < 40; i++) {
-        nb_request_spec q = serve_spec(prompt, 60, 40);
+        nb_request_spec q = serve_spec(prompt, 60, 340);
         nb_status st = nb_core_submit(s.core, &q, &r[n], &err);
         assert_true(st == NB_OK || st == NB_ERR_BUSY);
         busy += st == NB_ERR_BUSY;
