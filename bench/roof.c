@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-enum { ROUNDS = 6, LINE = 64 };
+enum { ROUNDS = 6, LINE = 64, PAGE = 4096 };
 #define DEFAULT_BYTES ((size_t)512 << 20)
 #define FMA_STEPS ((size_t)1 << 21)
 #define UNIT_STEPS ((size_t)1 << 20)
@@ -136,64 +136,102 @@ static void unit_part(void *ctx, size_t thread, size_t begin, size_t end)
     j->results[thread].value[2] += j->loop(UNIT_STEPS);
 }
 
-/* The best rate in units a second over a few rounds. */
+/* Units a second of one pass. */
+static double rate_of(nb_pool *pool, size_t items, size_t grain, nb_pool_fn fn, job *j, double units)
+{
+    double t = nb_now();
+    nb_pool_run(pool, items, grain, fn, j);
+    return units / (nb_now() - t);
+}
+
+/* The best rate over a few rounds. */
 static double best_rate(nb_pool *pool, size_t items, size_t grain, nb_pool_fn fn, job *j, double units)
 {
     double best = 0;
     for (int i = 0; i < ROUNDS; i++) {
-        double t = nb_now();
-        nb_pool_run(pool, items, grain, fn, j);
-        double rate = units / (nb_now() - t);
+        double rate = rate_of(pool, items, grain, fn, j, units);
         if (rate > best) best = rate;
     }
     return best;
 }
 
-nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *err)
+struct nb_roof_reader {
+    nb_pool *pool;
+    size_t bytes;
+    job j;
+    double best; /* of the first passes */
+};
+
+nb_status nb_roof_reader_new(nb_pool *pool, size_t bytes, nb_roof_reader **out, nb_error *err)
 {
-    enum { PAGE = 4096 };
-    size_t threads = nb_pool_threads(pool);
     bytes = nb_round_up(bytes ? bytes : DEFAULT_BYTES, 2 * PAGE);
     nb_cpu cpu;
     nb_cpu_detect(&cpu);
-
-    nb_status status = NB_OK;
-    job j = {.half = bytes / 2, .avx2 = cpu.avx2};
+    nb_roof_reader *r = calloc(1, sizeof *r);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    j.results = nb_calloc_aligned(threads, sizeof *j.results);
-    if (memory == MAP_FAILED || !j.results) {
-        status = nb_fail_nomem(err, "measuring the memory rate", bytes);
-        goto out;
+    result *results = nb_calloc_aligned(nb_pool_threads(pool), sizeof *results);
+    if (!r || memory == MAP_FAILED || !results) {
+        free(r);
+        free(results);
+        if (memory != MAP_FAILED) munmap(memory, bytes);
+        return nb_fail_nomem(err, "measuring the memory rate", bytes);
     }
     madvise(memory, bytes,
             MADV_HUGEPAGE); /* refused where huge pages are off: then the roof is that of small pages */
-    j.buffer = memory;
-    nb_pool_run(pool, bytes, PAGE, fill_part, &j);
-
-    *out = (nb_roof){.threads = threads};
-    for (int prefetch = 0; prefetch < 2; prefetch++) {
-        j.prefetch = prefetch;
-        double rate = best_rate(pool, bytes, PAGE, read_part, &j, (double)bytes * 1e-9);
-        if (rate > out->read_gbs) out->read_gbs = rate;
+    *r = (nb_roof_reader){.pool = pool,
+                          .bytes = bytes,
+                          .j = {.buffer = memory, .half = bytes / 2, .avx2 = cpu.avx2, .results = results}};
+    nb_pool_run(pool, bytes, PAGE, fill_part, &r->j);
+    const double plain = best_rate(pool, bytes, PAGE, read_part, &r->j, (double)bytes * 1e-9);
+    r->j.prefetch = true;
+    r->best = best_rate(pool, bytes, PAGE, read_part, &r->j, (double)bytes * 1e-9);
+    if (plain > r->best) {
+        r->j.prefetch = false;
+        r->best = plain;
     }
-    out->copy_gbs = best_rate(pool, j.half, PAGE, copy_part, &j, (double)bytes * 1e-9);
+    *out = r;
+    return NB_OK;
+}
+
+void nb_roof_reader_free(nb_roof_reader *r)
+{
+    if (!r) return;
+    munmap(r->j.buffer, r->bytes);
+    free(r->j.results);
+    free(r);
+}
+
+double nb_roof_read(nb_roof_reader *r)
+{
+    return rate_of(r->pool, r->bytes, PAGE, read_part, &r->j, (double)r->bytes * 1e-9);
+}
+
+nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *err)
+{
+    const size_t threads = nb_pool_threads(pool);
+    nb_cpu cpu;
+    nb_cpu_detect(&cpu);
+    nb_roof_reader *r = NULL;
+    const nb_status s = nb_roof_reader_new(pool, bytes, &r, err);
+    if (s != NB_OK) return s;
+    job *j = &r->j;
+    *out = (nb_roof){.threads = threads, .read_gbs = r->best};
+    out->copy_gbs = best_rate(pool, j->half, PAGE, copy_part, j, (double)r->bytes * 1e-9);
     double flops = (double)threads * FMA_STEPS * (cpu.avx2 ? 10 * 8 * 2 : 40 * 2);
-    out->fma_gflops = best_rate(pool, threads, 1, fma_part, &j, flops * 1e-9);
+    out->fma_gflops = best_rate(pool, threads, 1, fma_part, j, flops * 1e-9);
     const double steps = (double)threads * UNIT_STEPS * 1e-9;
     if (cpu.avx2) {
-        j.loop = nb_roof_maddubs;
-        out->maddubs_gops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_MADDUBS_OPS);
+        j->loop = nb_roof_maddubs;
+        out->maddubs_gops = best_rate(pool, threads, 1, unit_part, j, steps * NB_MADDUBS_OPS);
     }
     if (cpu.avx512_vnni) {
-        j.loop = nb_roof_vnni;
-        out->vnni_gops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_VNNI_OPS);
+        j->loop = nb_roof_vnni;
+        out->vnni_gops = best_rate(pool, threads, 1, unit_part, j, steps * NB_VNNI_OPS);
     }
     if (cpu.amx_bf16 && nb_amx_permitted()) {
-        j.loop = nb_roof_amx;
-        out->amx_gflops = best_rate(pool, threads, 1, unit_part, &j, steps * NB_AMX_OPS);
+        j->loop = nb_roof_amx;
+        out->amx_gflops = best_rate(pool, threads, 1, unit_part, j, steps * NB_AMX_OPS);
     }
-out:
-    free(j.results);
-    if (memory != MAP_FAILED) munmap(memory, bytes);
-    return status;
+    nb_roof_reader_free(r);
+    return NB_OK;
 }

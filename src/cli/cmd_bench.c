@@ -15,9 +15,14 @@ static const char usage[] =
     "usage: nibble bench DIR [--prompt N] [--tokens N] [--streams N,…] [--context N] [options]\n\n"
     "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
     "tokens (64), each three times;\n"
-    "prints the best. gbs counts the packed weights that a step reads once; "
-    "share_of_roof is against read_roof_gbs\n"
-    "for decode and fma_gflops for prefill. Below stands where the time went, by operator.\n\n"
+    "prints the best. gbs counts the packed weights that a step reads once. share_of_roof is against "
+    "fma_gflops for\n"
+    "prefill. For decode it is what the median token reads (median_gbs) against the median of the passes "
+    "over "
+    "memory\n"
+    "(roof_gbs) that are made between tokens, four a second: on a machine that others use, too, the roof "
+    "before decode\n"
+    "is not the roof during it. Below stands where the time went, by operator.\n\n"
     "  --prompt N          tokens of the prefill (128)\n"
     "  --tokens N          tokens of the decode (64)\n"
     "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n"
@@ -90,6 +95,28 @@ typedef struct plan {
     nb_step_part *parts; /* [streams] */
 } plan;
 
+/* What decode is compared with, and with what: samples that alternate. */
+typedef struct samples {
+    nb_roof_reader *roof;
+    double *token,
+        *pass; /* seconds of a step, GB/s of a pass over memory: [ROUNDS * k], [ROUNDS * (k + 1)] */
+    size_t tokens, passes;
+} samples;
+
+#define PASS_EVERY 0.25 /* seconds of decode between two passes: a pass empties the caches for a token */
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, size_t n)
+{
+    qsort(v, n, sizeof *v, by_size);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
 /* Seconds of a part of the plan, and of them those in operators. */
 typedef struct timing {
     double seconds, op[NB_BENCH_OPS];
@@ -110,8 +137,32 @@ static nb_status fill(nb_engine *e, const plan *w, uint32_t seq, nb_step_out *ou
     return s;
 }
 
+/* k tokens of the open sequences. */
+static nb_status decode_all(nb_engine *e, const plan *w, samples *m, timing *decode, nb_error *err)
+{
+    const nb_step_out out = {.logits = ignore};
+    nb_status s = NB_OK;
+    double since = 0;
+    for (size_t i = 0; s == NB_OK && i < w->k; i++) {
+        const double t0 = nb_now();
+        for (size_t q = 0; q < w->streams; q++)
+            w->parts[q] = (nb_step_part){
+                .seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1, .known = w->n + w->k};
+        s = nb_engine_step(e, w->parts, w->streams, &out, err);
+        for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
+        const double took = nb_now() - t0;
+        m->token[m->tokens++] = took;
+        decode->seconds += took;
+        since += took;
+        if (since < PASS_EVERY && i + 1 < w->k) continue;
+        m->pass[m->passes++] = nb_roof_read(m->roof);
+        since = 0;
+    }
+    return s;
+}
+
 /* The first sequence's prefill, and the decode of all. */
-static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *decode, nb_error *err)
+static nb_status once(nb_engine *e, const plan *w, samples *m, timing *prefill, timing *decode, nb_error *err)
 {
     nb_step_out out = {.logits = ignore};
     size_t open = 0;
@@ -132,26 +183,19 @@ static nb_status once(nb_engine *e, const plan *w, timing *prefill, timing *deco
         if (s == NB_OK) s = fill(e, w, p->seq, &out, err);
     }
     nb_bench_ops_take(ignored);
-    t0 = nb_now();
-    for (size_t i = 0; s == NB_OK && i < w->k; i++) {
-        for (size_t q = 0; q < w->streams; q++)
-            w->parts[q] = (nb_step_part){
-                .seq = w->parts[q].seq, .tokens = w->ids + (i + q) % w->n, .n = 1, .known = w->n + w->k};
-        s = nb_engine_step(e, w->parts, w->streams, &out, err);
-        for (size_t q = 0; s == NB_OK && q < w->streams; q++) nb_seq_commit(e, w->parts[q].seq, 1);
-    }
-    decode->seconds = nb_now() - t0;
+    if (s == NB_OK) s = decode_all(e, w, m, decode, err);
     nb_bench_ops_take(decode->op);
     for (size_t q = 0; q < open; q++) nb_seq_close(e, w->parts[q].seq);
     return s;
 }
 
 /* The best of some rounds. */
-static nb_status best(nb_engine *e, const plan *w, timing *prefill, timing *decode, nb_error *err)
+static nb_status best(nb_engine *e, const plan *w, samples *m, timing *prefill, timing *decode, nb_error *err)
 {
+    m->tokens = m->passes = 0;
     for (int i = 0; i < ROUNDS; i++) {
         timing p = {0}, d = {0};
-        nb_status s = once(e, w, &p, &d, err);
+        nb_status s = once(e, w, m, &p, &d, err);
         if (s != NB_OK) return s;
         if (!i || p.seconds < prefill->seconds) *prefill = p;
         if (!i || d.seconds < decode->seconds) *decode = d;
@@ -164,6 +208,7 @@ typedef struct result {
     const char *name, *arith;
     size_t rows, context; /* context: tokens before it, of a decode */
     double bytes, flops, tokens, roof_share, cache_bytes;
+    double median_gbs, roof_gbs; /* of a decode; else 0 */
     timing t;
 } result;
 
@@ -173,13 +218,16 @@ static void print_result(bool json, bool last, const result *r)
     if (json)
         printf("{\"name\": \"%s\", \"arith\": \"%s\", \"rows\": %zu, \"seconds\": %.6g, \"gbs\": %.5g, "
                "\"gflops\": %.5g, \"share_of_roof\": %.4g, \"tokens_per_s\": %.5g, \"context\": %zu, "
-               "\"cache_bytes\": %.6g, \"operators\": {",
+               "\"cache_bytes\": %.6g, ",
                r->name, r->arith, r->rows, s, r->bytes / s * 1e-9, r->flops / s * 1e-9, r->roof_share,
                r->tokens / s, r->context, r->cache_bytes);
     else
-        printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof\n        ",
-               r->name, r->rows, r->tokens / s, r->bytes / s * 1e-9, r->flops / s * 1e-9,
-               100 * r->roof_share);
+        printf("%-8s %5zu rows  %9.1f tokens/s  %7.2f GB/s  %8.1f GFLOP/s  %5.1f %% of the roof", r->name,
+               r->rows, r->tokens / s, r->bytes / s * 1e-9, r->flops / s * 1e-9, 100 * r->roof_share);
+    if (r->roof_gbs > 0)
+        printf(json ? "\"median_gbs\": %.5g, \"roof_gbs\": %.5g, " : " (medians: %.2f of %.2f GB/s)",
+               r->median_gbs, r->roof_gbs);
+    printf(json ? "\"operators\": {" : "\n        ");
     for (int i = 0; i < NB_BENCH_OPS; i++) {
         double share = r->t.op[i] / s;
         other -= share;
@@ -263,6 +311,7 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     nb_engine *e = NULL;
     nb_policy *policy = NULL;
     nb_roof roof;
+    samples taken = {0};
     timing prefill, decode;
     bool json = strcmp(model->format, "json") == 0;
     uint32_t *ids = calloc(n, sizeof *ids);
@@ -273,7 +322,11 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
               .streams = 1,
               .context = context,
               .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
-    nb_status s = ids && w.parts ? NB_OK : nb_fail_nomem(err, "token ids", n * sizeof *ids);
+    taken.token = calloc(ROUNDS * k, sizeof *taken.token);
+    taken.pass = calloc(ROUNDS * (k + 1), sizeof *taken.pass);
+    nb_status s = ids && w.parts && taken.token && taken.pass
+                      ? NB_OK
+                      : nb_fail_nomem(err, "token ids", n * sizeof *ids);
     const nb_load_options load = {.packed_cache = lo->packed_cache};
     nb_engine_options o = {.threads = lo->threads,
                            .load = &load,
@@ -291,10 +344,11 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
     nb_bench_ops_watch(m->x);
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
     if ((s = nb_roof_measure(m->x->pool, 0, &roof, err))) goto out;
+    if ((s = nb_roof_reader_new(m->x->pool, 0, &taken.roof, err))) goto out;
     const char *arith = nb_arith_name(lo->arith);
     for (size_t i = 0; i < streams->count; i++) {
         w.streams = streams->n[i];
-        if ((s = best(e, &w, &prefill, &decode, err))) goto out;
+        if ((s = best(e, &w, &taken, &prefill, &decode, err))) goto out;
         if (!i) {
             work pw = count_work(m, n);
             double flops = pw.flops * (double)n;
@@ -311,6 +365,8 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
         }
         work dw = count_work(m, w.streams);
         double tokens = (double)k * (double)w.streams, bytes = dw.bytes * (double)k;
+        const double roof_gbs = median(taken.pass, taken.passes);
+        const double median_gbs = dw.bytes / median(taken.token, taken.tokens) * 1e-9;
         print_result(json, i + 1 == streams->count,
                      &(result){.name = "decode",
                                .arith = arith,
@@ -320,13 +376,18 @@ static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size
                                .cache_bytes = count_cache(m, w.context + k / 2) * tokens,
                                .flops = dw.flops * tokens,
                                .tokens = tokens,
-                               .roof_share = bytes / decode.seconds * 1e-9 / roof.read_gbs,
+                               .roof_share = median_gbs / roof_gbs,
+                               .median_gbs = median_gbs,
+                               .roof_gbs = roof_gbs,
                                .t = decode});
     }
     if (json) puts("]}");
 out:
     nb_engine_free(e);
     nb_policy_free(policy);
+    nb_roof_reader_free(taken.roof);
+    free(taken.token);
+    free(taken.pass);
     free(ids);
     free(w.parts);
     return s;

@@ -343,7 +343,9 @@ def test_bench_json():
     for row in got["results"]:
         assert {"name", "arith", "rows", "seconds", "gbs", "gflops", "share_of_roof", "tokens_per_s"} <= row.keys()
         assert row["seconds"] > 0
-    assert got["results"]
+    decode = got["results"][-1]
+    assert decode["name"] == "decode" and decode["roof_gbs"] > 0
+    assert decode["share_of_roof"] == pytest.approx(decode["median_gbs"] / decode["roof_gbs"], rel=1e-3)
 
 
 def test_nb_cpu():

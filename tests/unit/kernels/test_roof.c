@@ -39,10 +39,25 @@ static void needs_no_pool(void **state)
     assert_true(r.read_gbs > 0.01);
 }
 
+static void a_pass_reads_again(void **state)
+{
+    nb_roof_reader *r = NULL;
+    assert_int_equal(nb_roof_reader_new(NULL, (size_t)4 << 20, &r, NULL), NB_OK);
+    for (int i = 0; i < 3; i++) {
+        const double rate = nb_roof_read(r);
+        assert_true(rate > 0.01 && rate < 1e4);
+    }
+    nb_roof_reader_free(r);
+    nb_roof_reader_free(NULL);
+}
+
 static void impossible_size_is_an_error(void **state)
 {
     nb_roof r;
     nb_error err;
+    nb_roof_reader *reader = NULL;
+    assert_int_equal(nb_roof_reader_new(NULL, (size_t)1 << 60, &reader, &err), NB_ERR_NOMEM);
+    assert_null(reader);
     assert_int_equal(nb_roof_measure(NULL, (size_t)1 << 60, &r, &err), NB_ERR_NOMEM);
 }
 
@@ -51,6 +66,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(measures_something_possible),
         cmocka_unit_test(needs_no_pool),
+        cmocka_unit_test(a_pass_reads_again),
         cmocka_unit_test(impossible_size_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
