@@ -65,12 +65,11 @@ static bool deliver(nb_core *c, nb_request *r)
 {
     const uint32_t id = r->sampled.chosen.id;
     nb_error err;
-    if (grow(c, r, &err) != NB_OK) {
+    if (grow(c, r, &err) != NB_OK || nb_sampler_push(r->sampler, id, &err) != NB_OK) {
         nb_core_end(c, r, NB_FINISH_ERROR, &err);
         return false;
     }
     r->tokens[r->seq.n_tokens++] = id;
-    nb_sampler_push(r->sampler, id);
     size_t output = r->seq.n_tokens - r->seq.n_prompt;
     r->times.last_token = nb_now();
     if (output == 1) {

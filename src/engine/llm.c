@@ -249,7 +249,7 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         result->stopped = next.stop;
         if (result->stopped) break;
         result->output_tokens++;
-        nb_sampler_push(sampler, next.chosen.id);
+        if ((s = nb_sampler_push(sampler, next.chosen.id, err))) break;
         push_token(m, &detok, next.chosen.id, &piece);
         if (!nb_buf_ok(&piece))
             s = nb_fail_nomem(err, "text", piece.len);

@@ -13,6 +13,13 @@
 #include "base/mem.h"
 #include "engine/sample_work.h"
 
+/* A token of prompt or output. */
+typedef struct seen {
+    uint32_t id, output; /* how often in the output */
+} seen;
+
+enum { FIRST_SEEN = 64 }; /* tokens that there is room for at first */
+
 struct nb_sampler {
     nb_sample_params p; /* its arrays are the ones below */
     size_t vocab, output;
@@ -21,9 +28,10 @@ struct nb_sampler {
     size_t *bad_len;
     uint32_t *tail; /* [tail_cap] the last output tokens, oldest first: what a bad word can begin with */
     size_t n_tail, tail_cap;
-    uint32_t *count; /* [vocab] 0: not seen; else 1 + how often in the output. NULL without penalties */
-    uint32_t *seen;  /* [n_seen] the tokens of prompt and output, each once */
-    size_t n_seen;
+    bool penalties;
+    seen *seen; /* [seen_cap] each token once */
+    size_t n_seen, seen_cap;
+    uint32_t *slot; /* [2 seen_cap] a hash table of 1 + where in seen; 0: nothing */
 };
 
 nb_status nb_sample_work_new(size_t vocab, nb_sample_work **out, nb_error *err)
@@ -69,11 +77,45 @@ static void *copy_of(const void *from, size_t n, size_t size, bool *ok)
     return p;
 }
 
-static void see(nb_sampler *s, uint32_t id)
+/* The slot that has id, or the one that it would get. seen_cap is a power of two, so half of them are free. */
+static uint32_t *slot_of(const nb_sampler *s, uint32_t id)
 {
-    if (s->count[id]) return;
-    s->count[id] = 1;
-    s->seen[s->n_seen++] = id;
+    const size_t mask = 2 * s->seen_cap - 1;
+    size_t i = (id * UINT64_C(0x9E3779B97F4A7C15) >> 32) & mask;
+    while (s->slot[i] && s->seen[s->slot[i] - 1].id != id) i = (i + 1) & mask;
+    return &s->slot[i];
+}
+
+static bool make_room(nb_sampler *s)
+{
+    if (s->n_seen < s->seen_cap) return true;
+    const size_t cap =
+        s->seen_cap ? 2 * s->seen_cap : FIRST_SEEN; /* at most twice the vocabulary, of uint32_t ids */
+    uint32_t *slot = calloc(2 * cap, sizeof *slot);
+    seen *p = slot ? realloc(s->seen, cap * sizeof *p) : NULL;
+    if (!p) {
+        free(slot);
+        return false;
+    }
+    free(s->slot);
+    s->slot = slot;
+    s->seen = p;
+    s->seen_cap = cap;
+    for (size_t i = 0; i < s->n_seen; i++) *slot_of(s, p[i].id) = (uint32_t)i + 1;
+    return true;
+}
+
+/* The entry of id, which is made if there is none. NULL: no memory. */
+static seen *see(nb_sampler *s, uint32_t id)
+{
+    uint32_t *slot = s->slot ? slot_of(s, id) : NULL;
+    if (!slot || !*slot) {
+        if (!make_room(s)) return NULL;
+        slot = slot_of(s, id);
+        s->seen[s->n_seen++] = (seen){.id = id};
+        *slot = (uint32_t)s->n_seen;
+    }
+    return &s->seen[*slot - 1];
 }
 
 nb_status nb_sampler_new(const nb_sample_params *p, size_t vocab, const uint32_t *prompt, size_t n_prompt,
@@ -98,17 +140,14 @@ nb_status nb_sampler_new(const nb_sample_params *p, size_t vocab, const uint32_t
     s->bad = copy_of(p->bad, n_bad, sizeof *p->bad, &ok);
     s->bad_len = copy_of(p->bad_len, p->n_bad, sizeof *p->bad_len, &ok);
     if (ok && s->tail_cap) ok = (s->tail = calloc(s->tail_cap, sizeof *s->tail));
-    if (ok && (p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1)) {
-        s->count = calloc(vocab, sizeof *s->count);
-        s->seen = calloc(vocab, sizeof *s->seen);
-        ok = s->count && s->seen;
-    }
+    s->penalties = p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1;
+    for (size_t i = 0; ok && s->penalties && i < n_prompt; i++) ok = see(s, prompt[i]);
     if (!ok) {
+        const size_t bytes =
+            (n_bad + p->n_allowed + 2 * p->n_bias + p->n_stop_ids + n_prompt) * sizeof *s->bad;
         nb_sampler_free(s);
-        return nb_fail_nomem(err, "a sequence's sampler", vocab * sizeof *s->count);
+        return nb_fail_nomem(err, "a sequence's sampler", bytes);
     }
-    if (s->count)
-        for (size_t i = 0; i < n_prompt; i++) see(s, prompt[i]);
     *out = s;
     return NB_OK;
 }
@@ -123,24 +162,26 @@ void nb_sampler_free(nb_sampler *s)
     free(s->bad);
     free(s->bad_len);
     free(s->tail);
-    free(s->count);
     free(s->seen);
+    free(s->slot);
     free(s);
 }
 
-void nb_sampler_push(nb_sampler *s, uint32_t id)
+nb_status nb_sampler_push(nb_sampler *s, uint32_t id, nb_error *err)
 {
-    s->output++;
-    if (s->count) {
-        see(s, id);
-        s->count[id]++;
+    if (s->penalties) {
+        seen *t = see(s, id);
+        if (!t) return nb_fail_nomem(err, "the tokens of an answer", 2 * s->seen_cap * sizeof *t);
+        t->output++;
     }
-    if (!s->tail_cap) return;
+    s->output++;
+    if (!s->tail_cap) return NB_OK;
     if (s->n_tail == s->tail_cap) {
         s->n_tail--;
         memmove(s->tail, s->tail + 1, s->n_tail * sizeof *s->tail);
     }
     s->tail[s->n_tail++] = id;
+    return NB_OK;
 }
 
 size_t nb_sampler_output(const nb_sampler *s)
@@ -157,7 +198,7 @@ static bool is_stop(const nb_sampler *s, uint32_t id)
 
 static bool changes_logits(const nb_sampler *s)
 {
-    return s->allowed || s->p.n_bad || s->output < s->p.min_tokens || s->p.n_bias || s->count;
+    return s->allowed || s->p.n_bad || s->output < s->p.min_tokens || s->p.n_bias || s->penalties;
 }
 
 /* Masks the last token of each bad word whose other tokens are the newest of the output. */
@@ -177,7 +218,7 @@ static void penalise(const nb_sampler *s, float *row)
 {
     float rep = s->p.repetition_penalty;
     for (size_t i = 0; i < s->n_seen; i++) {
-        uint32_t id = s->seen[i], n = s->count[id] - 1;
+        const uint32_t id = s->seen[i].id, n = s->seen[i].output;
         float l = row[id];
         /* a tiny penalty makes a logit huge, but never the infinity that stands for a broken model */
         if (rep != 1) l = fminf(l > 0 ? l / rep : l * rep, FLT_MAX);
@@ -200,7 +241,7 @@ static void change_logits(const nb_sampler *s, const float *logits, float *row)
         for (size_t i = 0; i < s->p.n_stop_ids; i++)
             if (s->stop_ids[i] < s->vocab) row[s->stop_ids[i]] = -INFINITY;
     for (size_t i = 0; i < s->p.n_bias; i++) row[s->bias_ids[i]] += fminf(fmaxf(s->bias[i], -100), 100);
-    if (s->count) penalise(s, row);
+    if (s->penalties) penalise(s, row);
 }
 
 /* Candidates: w->q [n], in the order of their tokens. Their tokens are w->id [n], or all of the vocabulary when ids is false. */

@@ -47,8 +47,9 @@ typedef struct nb_sample_work nb_sample_work;
 nb_status nb_sample_work_new(size_t vocab, nb_sample_work **out, nb_error *err);
 void nb_sample_work_free(nb_sample_work *w);
 
-/* What one sequence's sampling remembers: its parameters (copied), how often each token was seen. All memory is taken here. p must have
- * passed nb_sample_check, but its temperature may be above 2; prompt ids are below vocab. */
+/* What one sequence's sampling remembers: its parameters (copied) and, with penalties, how often each token was seen: 16 to 32 bytes for
+ * each that was, so that thousands of sequences may wait whatever the vocabulary is. p must have passed nb_sample_check, but its
+ * temperature may be above 2; prompt ids are below vocab. */
 typedef struct nb_sampler nb_sampler;
 nb_status nb_sampler_new(const nb_sample_params *p, size_t vocab, const uint32_t *prompt, size_t n_prompt,
                          nb_sampler **out, nb_error *err);
@@ -76,8 +77,8 @@ typedef struct nb_sampled {
  */
 nb_status nb_sampler_choose(const nb_sampler *s, nb_sample_work *w, const float *logits, nb_sampled *out,
                             nb_logprob *top, size_t cap, size_t *n_top, nb_error *err);
-/* Adds an output token. */
-void nb_sampler_push(nb_sampler *s, uint32_t id);
+/* Adds an output token. NB_ERR_NOMEM: with penalties, and nothing is changed. */
+nb_status nb_sampler_push(nb_sampler *s, uint32_t id, nb_error *err);
 size_t nb_sampler_output(const nb_sampler *s); /* tokens pushed */
 
 /* Log-probabilities of one row against a known token (prompt_logprobs, echo): chosen is that token. Same errors. k as in

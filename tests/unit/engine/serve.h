@@ -242,7 +242,7 @@ static inline bool serve_alone(nb_engine *e, const nb_request_spec *q, answer *o
         finite = nb_sampler_choose(sampler, w, a.logits, &next, NULL, 0, &n_top, NULL) == NB_OK;
         if (!finite) break;
         out->tokens[out->n++] = next.chosen.id;
-        nb_sampler_push(sampler, next.chosen.id);
+        nb_sampler_push(sampler, next.chosen.id, NULL);
         if (next.stop || out->n == q->max_tokens || q->n_prompt + out->n == SERVE_CONTEXT) break;
         nb_step_part p = {seq, &next.chosen.id, 1, false, false};
         assert_int_equal(nb_engine_step(e, &p, 1, &so, NULL), NB_OK);

@@ -87,13 +87,13 @@ static void test_bad_words(void **unused)
     p.n_bad = 2;
     sequence q = begin(p, (const uint32_t[]){2, 3}, 2); /* the prompt does not count */
     assert_int_equal(next(q), 1);
-    nb_sampler_push(q.s, 3);
+    nb_sampler_push(q.s, 3, NULL);
     assert_int_equal(next(q), 1);
-    nb_sampler_push(q.s, 2);
+    nb_sampler_push(q.s, 2, NULL);
     assert_int_equal(next(q), 1);
-    nb_sampler_push(q.s, 3);
+    nb_sampler_push(q.s, 3, NULL);
     assert_int_equal(next(q), 2); /* 2 3 → not 1; 0 never */
-    nb_sampler_push(q.s, 3);
+    nb_sampler_push(q.s, 3, NULL);
     assert_int_equal(next(q), 1);
     end(q);
 }
@@ -112,7 +112,7 @@ static void test_min_tokens_and_stop(void **unused)
         nb_sampled out = choose(q, falling);
         assert_int_equal(out.chosen.id, 2);
         assert_false(out.stop);
-        nb_sampler_push(q.s, 2);
+        nb_sampler_push(q.s, 2, NULL);
     }
     nb_sampled out = choose(q, falling);
     assert_int_equal(out.chosen.id, 1);
@@ -127,10 +127,10 @@ static void test_repetition(void **unused)
     p.repetition_penalty = 2;
     sequence q = begin(p, (const uint32_t[]){0, 0, 0}, 3); /* 6 → 3 */
     assert_int_equal(next(q), 1);
-    nb_sampler_push(q.s, 1); /* 5 → 2.5 */
-    nb_sampler_push(q.s, 1);
+    nb_sampler_push(q.s, 1, NULL); /* 5 → 2.5 */
+    nb_sampler_push(q.s, 1, NULL);
     assert_int_equal(next(q), 2);
-    nb_sampler_push(q.s, 2); /* 4 → 2: now 3 2.5 2 3 */
+    nb_sampler_push(q.s, 2, NULL); /* 4 → 2: now 3 2.5 2 3 */
     assert_int_equal(next(q), 0);
     const float negative[V] = {-1, -1.5f, -2.5f, -9, -9, -9}; /* -2 -3 -5: 0 stays first … */
     assert_int_equal(choose(q, negative).chosen.id, 0);
@@ -156,23 +156,23 @@ static void test_frequency_and_presence(void **unused)
     nb_sample_params p = greedy();
     p.frequency_penalty = 0.75f;
     sequence q = begin(p, (const uint32_t[]){0, 0}, 2);
-    nb_sampler_push(q.s, 0); /* 5.25 */
+    nb_sampler_push(q.s, 0, NULL); /* 5.25 */
     assert_int_equal(next(q), 0);
-    nb_sampler_push(q.s, 0); /* 4.5 */
+    nb_sampler_push(q.s, 0, NULL); /* 4.5 */
     assert_int_equal(next(q), 1);
     end(q);
 
     p = greedy();
     p.presence_penalty = 0.75f;
     q = begin(p, (const uint32_t[]){0, 0}, 2);
-    nb_sampler_push(q.s, 0);
-    nb_sampler_push(q.s, 0); /* 5.25 still */
+    nb_sampler_push(q.s, 0, NULL);
+    nb_sampler_push(q.s, 0, NULL); /* 5.25 still */
     assert_int_equal(next(q), 0);
     end(q);
     p.presence_penalty = 1.25f;
     q = begin(p, (const uint32_t[]){0, 0}, 2);
     assert_int_equal(next(q), 0);
-    nb_sampler_push(q.s, 0); /* 4.75 */
+    nb_sampler_push(q.s, 0, NULL); /* 4.75 */
     assert_int_equal(next(q), 1);
     end(q);
 }
@@ -189,7 +189,7 @@ static void test_order(void **unused)
     p.bias = (const float[]){4};
     p.n_bias = 1;
     sequence q = begin(p, NULL, 0);
-    nb_sampler_push(q.s, 0);
+    nb_sampler_push(q.s, 0, NULL);
     const float below[V] = {6, 3.4f, 0, 0, 0, 0}, above[V] = {6, 3.6f, 0, 0, 0, 0};
     assert_int_equal(choose(q, below).chosen.id, 0);
     assert_int_equal(choose(q, above).chosen.id, 1);
@@ -208,7 +208,7 @@ static void test_filters_follow(void **unused)
     sequence q = begin(p, NULL, 0);
     for (size_t i = 0; i < 32; i++) {
         assert_int_equal(next(q), 1);
-        nb_sampler_push(q.s, 1);
+        nb_sampler_push(q.s, 1, NULL);
     }
     end(q);
 }

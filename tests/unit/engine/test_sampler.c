@@ -38,7 +38,7 @@ static void draw_many(nb_sample_params p, const float *logits, size_t n, size_t 
         assert_int_equal(nb_sampler_choose(s, w, logits, &out, NULL, 0, &n_top, NULL), NB_OK);
         assert_true(out.chosen.id < n);
         count[out.chosen.id]++;
-        nb_sampler_push(s, out.chosen.id);
+        nb_sampler_push(s, out.chosen.id, NULL);
     }
     assert_int_equal(nb_sampler_output(s), draws);
     nb_sampler_free(s);
@@ -234,8 +234,8 @@ static void test_same_seed_same_token(void **unused)
         assert_int_equal(nb_sampler_choose(s[1], w[1], five, &b, NULL, 0, &n_top, NULL), NB_OK);
         assert_int_equal(a.chosen.id, b.chosen.id);
         differ += a.chosen.id != 0;
-        nb_sampler_push(s[0], a.chosen.id);
-        nb_sampler_push(s[1], 3); /* which token came before does not matter */
+        nb_sampler_push(s[0], a.chosen.id, NULL);
+        nb_sampler_push(s[1], 3, NULL); /* which token came before does not matter */
     }
     assert_in_range(differ, 16, 48); /* half of the draws are token 0 */
     for (size_t i = 0; i < 2; i++) {

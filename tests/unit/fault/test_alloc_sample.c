@@ -46,7 +46,59 @@ static nb_status sample(void *ctx)
     return st;
 }
 
-/* Choosing and adding tokens takes no memory. */
+/* A token that there is no memory for leaves the sampler as it was: it can be added later. */
+static void adding(void **state)
+{
+    nb_sample_params p;
+    nb_sample_work *w = NULL;
+    nb_sampler *s = NULL;
+    nb_sampled out;
+    size_t n_top, refused = 0;
+    float logits[300];
+    for (size_t i = 0; i < 300; i++) logits[i] = 10 - (float)i * 1e-3f;
+    nb_sample_defaults(&p);
+    p.temperature = 0;
+    p.presence_penalty = 2; /* the best of those that have not come: each once, in order */
+    assert_int_equal(nb_sample_work_new(300, &w, NULL), NB_OK);
+    assert_int_equal(nb_sampler_new(&p, 300, NULL, 0, &s, NULL), NB_OK);
+    for (uint32_t i = 0; i < 300; i++) {
+        assert_int_equal(nb_sampler_choose(s, w, logits, &out, NULL, 0, &n_top, NULL), NB_OK);
+        assert_int_equal(out.chosen.id, i);
+        for (size_t n = 0;; n++) {
+            nb_error err = {0};
+            fault_arm(n);
+            nb_status st = nb_sampler_push(s, i, &err);
+            bool fired = fault_disarm();
+            assert_int_equal(st, fired ? NB_ERR_NOMEM : NB_OK);
+            if (!fired) break;
+            refused++;
+        }
+        assert_int_equal(nb_sampler_output(s), i + 1);
+    }
+    assert_int_equal(refused, 2 * 4); /* two allocations for 64, 128, 256 and 512 tokens */
+    nb_sampler_free(s);
+    nb_sample_work_free(w);
+}
+
+/* A hundred prompts of a hundred tokens under penalties, in a vocabulary of which each would take two megabytes. */
+static void waiting(void **state)
+{
+    enum { N = 100 };
+    nb_sample_params p;
+    nb_sampler *s[N];
+    uint32_t prompt[100];
+    nb_sample_defaults(&p);
+    p.repetition_penalty = 1.1f;
+    fault_bytes = 0;
+    for (size_t i = 0; i < N; i++) {
+        for (uint32_t k = 0; k < 100; k++) prompt[k] = k * 2600 + (uint32_t)i;
+        assert_int_equal(nb_sampler_new(&p, 262144, prompt, 100, &s[i], NULL), NB_OK);
+    }
+    assert_true(fault_bytes < (size_t)N * 4096);
+    for (size_t i = 0; i < N; i++) nb_sampler_free(s[i]);
+}
+
+/* Choosing takes no memory, nor does a token that came before. */
 static void choosing(void **state)
 {
     nb_sample_params p;
@@ -62,11 +114,11 @@ static void choosing(void **state)
     p.top_p = 0.9f;
     p.top_k = 3;
     assert_int_equal(nb_sample_work_new(4, &w, NULL), NB_OK);
-    assert_int_equal(nb_sampler_new(&p, 4, NULL, 0, &s, NULL), NB_OK);
+    assert_int_equal(nb_sampler_new(&p, 4, (const uint32_t[]){0, 1, 2, 3}, 4, &s, NULL), NB_OK);
     fault_arm(0);
     for (size_t i = 0; i < 100; i++) {
         assert_int_equal(nb_sampler_choose(s, w, logits, &out, top, 4, &n_top, NULL), NB_OK);
-        nb_sampler_push(s, out.chosen.id);
+        assert_int_equal(nb_sampler_push(s, out.chosen.id, NULL), NB_OK);
     }
     assert_false(fault_disarm());
     nb_sampler_free(s);
@@ -105,6 +157,7 @@ static void making(void **state)
 int main(void)
 {
     fault_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(making), cmocka_unit_test(choosing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(making), cmocka_unit_test(adding),
+                                       cmocka_unit_test(waiting), cmocka_unit_test(choosing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
