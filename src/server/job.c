@@ -12,6 +12,8 @@
 
 #define MAX_ID 256 /* bytes of a client's request id, which every frame repeats; of a role likewise */
 #define MAX_COPIES ((size_t)256 << 20) /* bytes that the sequences of one request may copy of what it gave */
+#define MAX_ANSWER ((size_t)1 << 30)   /* bytes of log-probabilities in an answer that is told whole */
+#define LOGPROB_BYTES 64               /* that one of them takes as JSON, more or less */
 #define MAX_SEQUENCES 16384            /* of one request: VLLM_MAX_N_SEQUENCES, over all its prompts */
 
 /* ---- Making ---- */
@@ -156,16 +158,62 @@ static bool check_copies(const nb_job *j, nb_api_error *e)
 {
     const nb_sample_params *s = &j->sampling.p;
     size_t ids = s->n_stop_ids + s->n_allowed + 2 * s->n_bias, bytes = 0, prompts = 0;
+    const bool penalties =
+        s->presence_penalty != 0 || s->frequency_penalty != 0 || s->repetition_penalty != 1;
     for (size_t i = 0; i < s->n_bad; i++) ids += s->bad_len[i];
     for (size_t i = 0; i < j->n_prompts; i++) prompts += j->prompts[i].ids.len;
+    if (penalties) prompts *= 1 + 8; /* what nb_sampler_new remembers of each token */
     if (nb_mul(ids, j->n_prompts, &bytes) && nb_add(bytes, prompts, &bytes) &&
         nb_mul(bytes, j->n * sizeof *s->bad, &bytes) && bytes <= MAX_COPIES)
         return true;
     return nb_api_bad_text(
         e,
-        "Each of %zu sequences takes a copy of its prompt, allowed_token_ids, bad_words, logit_bias and "
+        "Each of %zu sequences takes a copy of its prompt%s, allowed_token_ids, bad_words, logit_bias and "
         "stop_token_ids: %zu MiB in all, and %zu may. Ask for fewer at once, or give shorter lists.",
-        j->n_prompts * j->n, (bytes + ((size_t)1 << 20) - 1) >> 20, MAX_COPIES >> 20);
+        j->n_prompts * j->n, penalties ? " (with penalties, nine times as much)" : "",
+        (bytes + ((size_t)1 << 20) - 1) >> 20, MAX_COPIES >> 20);
+}
+
+static int prompt_logprobs(const nb_job *j)
+{
+    if (!j->prompt_events) return -1;
+    int64_t k = j->p.prompt_logprobs.set ? j->p.prompt_logprobs.v : j->p.logprobs.v;
+    return k < 0 || (uint64_t)k >= j->a->vocab ? NB_LOGPROBS_ALL : (int)k;
+}
+
+static bool whole_logprobs(size_t sequences, size_t tokens, size_t each, size_t *sum)
+{
+    size_t n;
+    return nb_mul(sequences, tokens, &n) && nb_mul(n, each, &n) && nb_mul(n, LOGPROB_BYTES, &n) &&
+           nb_add(*sum, n, sum);
+}
+
+/* An answer that is told whole is held until its last token. What many tokens of many sequences with many log-probabilities may take is
+ * known before the first. A stream tells them as they come. */
+static bool check_answer(const nb_job *j, nb_api_error *e)
+{
+    const int k = prompt_logprobs(j), own = j->sampling.p.logprobs;
+    const size_t vocab = j->a->vocab;
+    size_t sum = 0;
+    bool ok = true;
+    for (size_t i = 0; ok && !j->stream && i < j->n_prompts; i++) {
+        size_t max = 0;
+        bool open_ended;
+        ok = resolve_max_tokens(j, i, &max, &open_ended, e);
+        if (ok && own != -1)
+            ok = whole_logprobs(j->n, max, own == NB_LOGPROBS_ALL ? vocab : (size_t)own + 1, &sum);
+        if (ok && k != -1)
+            ok = whole_logprobs(j->n, j->prompts[i].ids.len, k == NB_LOGPROBS_ALL ? vocab : (size_t)k + 1,
+                                &sum);
+    }
+    if (!ok) sum = SIZE_MAX;
+    if (sum <= MAX_ANSWER) return true;
+    return nb_api_bad_text(
+        e,
+        "The log-probabilities of this answer may take %zu MiB, and an answer that is not streamed may have "
+        "%zu. Set "
+        "stream, or ask for fewer logprobs, a smaller max_tokens, or fewer sequences at once.",
+        sum >> 20, MAX_ANSWER >> 20);
 }
 
 /* Parsers of the answer, and the marks that must reach them. */
@@ -228,13 +276,6 @@ static void set_stop(const nb_params *p, nb_request_spec *spec)
         spec->stop[spec->n_stop] = json_string_value(s);
         spec->stop_len[spec->n_stop++] = json_string_length(s);
     }
-}
-
-static int prompt_logprobs(const nb_job *j)
-{
-    if (!j->prompt_events) return -1;
-    int64_t k = j->p.prompt_logprobs.set ? j->p.prompt_logprobs.v : j->p.logprobs.v;
-    return k < 0 || (uint64_t)k >= j->a->vocab ? NB_LOGPROBS_ALL : (int)k;
 }
 
 static bool submit(nb_job *j, nb_choice *c, size_t max, bool open_ended, nb_api_error *e)
@@ -318,7 +359,9 @@ bool nb_job_new(nb_api *a, nb_api_work *w, nb_route route, const nb_job_meta *me
     if (!set_id(j, meta, e) || !set_priority(j, meta->priority, e)) goto fail;
     if (!take_seats(j, e)) goto fail;
     if (!make_prompts(j, w, e) || !check_lengths(j, e)) goto fail;
-    if (!nb_params_sampling(a, w->scratch, &j->p, &j->sampling, e) || !check_copies(j, e)) goto fail;
+    if (!nb_params_sampling(a, w->scratch, &j->p, &j->sampling, e) || !check_copies(j, e) ||
+        !check_answer(j, e))
+        goto fail;
     nb_job_write_head(j);
     if (!nb_buf_ok(&j->head)) {
         nb_api_nomem(e);

@@ -143,6 +143,7 @@ void nb_metrics_token(nb_metrics *m, double seconds)
 
 void nb_metrics_http(nb_metrics *m, const nb_http_record *r)
 {
+    if (r->status < 100 || r->status >= 600) return; /* it ended before it had an answer */
     size_t n = atomic_load(&m->n_http), i = 0;
     while (i < n &&
            (strcmp(m->http[i].handler, r->handler) != 0 || strcmp(m->http[i].method, r->method) != 0))
@@ -156,7 +157,7 @@ void nb_metrics_http(nb_metrics *m, const nb_http_record *r)
         nb_hist_init(&s->seconds, http_bounds, N(http_bounds));
         atomic_store(&m->n_http, n + 1);
     }
-    if (r->status >= 100 && r->status < 600) atomic_fetch_add(&s->status[r->status / 100], 1);
+    atomic_fetch_add(&s->status[r->status / 100], 1);
     atomic_fetch_add(&s->received, r->received);
     atomic_fetch_add(&s->sent, r->sent);
     nb_hist_add(&s->seconds, r->seconds, 1);

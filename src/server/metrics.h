@@ -26,8 +26,8 @@ typedef struct nb_request_record {
 void nb_metrics_request(nb_metrics *m, const nb_request_record *r);
 /* The time between two output tokens of one sequence. */
 void nb_metrics_token(nb_metrics *m, double seconds);
-/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds, http_request_size_bytes, http_response_size_bytes). At
- * most NB_METRICS_ROUTES pairs of handler and method are told apart. */
+/* One HTTP exchange ended (http_requests_total, http_request_duration_seconds, http_request_size_bytes, http_response_size_bytes). One
+ * without a status, which ended before it had an answer, is left out. At most NB_METRICS_ROUTES pairs of handler and method are told apart. */
 #define NB_METRICS_ROUTES 64
 typedef struct nb_http_record {
     const char *handler, *method; /* the route's pattern, and a method: static storage */

@@ -176,6 +176,8 @@ static void bad_words_after_a_space(void **state)
     fake_reset("z", NB_FINISH_LENGTH);
 }
 
+#define SIXTY TEN TEN TEN TEN TEN TEN
+
 /* What each sequence copies is bounded for a request as a whole. Stop strings are bounded by themselves: their tables are larger than they. */
 static void copies(void **state)
 {
@@ -205,8 +207,35 @@ static void copies(void **state)
     body.len -= strlen("8192}");
     nb_buf_adds(&body, "16}");
     assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 200);
+    /* 8100 times 32 KiB are 253 MiB; as many prompts of 60 tokens are 2, and with penalties 17. */
+    nb_buf_clear(&got);
+    body.len -= strlen("16}");
+    nb_buf_adds(&body, "8100,\"max_tokens\":1,\"prompt\":\"" SIXTY "\"}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 200);
+    nb_buf_clear(&got);
+    body.len--;
+    nb_buf_adds(&body, ",\"presence_penalty\":1}");
+    assert_int_equal(fake_ask(NB_ROUTE_COMPLETIONS, nb_buf_str(&body), &got), 400);
+    assert_non_null(strstr(nb_buf_str(&got), "its prompt (with penalties, nine times as much), allowed"));
     nb_buf_free(&body);
     nb_buf_free(&got);
+}
+
+/* 16384 answers of 60 tokens with 16 others each at 64 bytes are 1020 MiB, with 17 others 1080. A stream tells them as they come. */
+static void whole_answers_are_bounded(void **state)
+{
+#define MANY "\"n\":16384,\"max_tokens\":60,"
+    BAD(MANY "\"logprobs\":17", "null",
+        "The log-probabilities of this answer may take 1080 MiB, and an answer that is not streamed may have "
+        "1024. "
+        "Set stream, or ask for fewer logprobs, a smaller max_tokens, or fewer sequences at once.");
+    TAKEN(MANY "\"logprobs\":16");
+    TAKEN(MANY "\"logprobs\":17,\"stream\":true");
+    /* 960 MiB, and 84 for 20 others at each of the prompt's four tokens */
+    fake_expect_part(NB_ROUTE_COMPLETIONS,
+                     "{" MANY "\"prompt\":\"pppp\",\"logprobs\":15,\"prompt_logprobs\":20}", 400,
+                     "may take 1044 MiB");
+#undef MANY
 }
 
 static void logprobs(void **state)
@@ -483,6 +512,7 @@ int main(void)
         cmocka_unit_test(bad_words),
         cmocka_unit_test(bad_words_after_a_space),
         cmocka_unit_test(copies),
+        cmocka_unit_test(whole_answers_are_bounded),
         cmocka_unit_test(logprobs),
         cmocka_unit_test(lengths),
         cmocka_unit_test(many_prompts),

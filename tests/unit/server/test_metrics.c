@@ -199,6 +199,8 @@ static void http_requests(void **state)
     nb_metrics_http(m, &(nb_http_record){"none", "POST", 404, 0, 7, 50});
     nb_metrics_http(m, &(nb_http_record){"/v1/models", "GET", 404, 2, 0, 50});
     nb_metrics_http(m, &(nb_http_record){"/v1/models", "HEAD", 200, 0.5, 1, 2});
+    nb_metrics_http(
+        m, &(nb_http_record){"/v1/models", "GET", 0, 9, 1000, 0}); /* no answer: in no count, and in no sum */
     nb_metrics_write_page(m, &(nb_metrics_engine){0}, &page);
     has(&page, "http_requests_total{handler=\"/v1/models\",method=\"GET\",status=\"2xx\"} 2.0");
     has(&page, "http_requests_total{handler=\"/v1/models\",method=\"GET\",status=\"4xx\"} 1.0");
