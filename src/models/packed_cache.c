@@ -244,8 +244,11 @@ static nb_status read_index(nb_packed_cache *c, nb_error *err)
     c->entries = malloc(entries + 1);
     c->hash = malloc(hashes + 1);
     if (!c->entries || !c->hash) return nb_fail_nomem(err, c->path, entries + hashes);
-    if ((s = nb_file_read(&c->file, sizeof *h, c->entries, entries, err))) return s;
-    if ((s = nb_file_read(&c->file, sizeof *h + entries, c->hash, hashes, err))) return s;
+    if (nb_file_read(&c->file, sizeof *h, c->entries, entries, NULL) != NB_OK ||
+        nb_file_read(&c->file, sizeof *h + entries, c->hash, hashes, NULL) != NB_OK) {
+        disregard(c, "has an index that cannot be read");
+        return NB_OK;
+    }
     uint64_t pieces = 0;
     for (uint64_t i = 0; i < h->weights; i++) pieces += c->entries[i].pieces;
     if (index_hash(h, c->entries, c->hash) != h->index_hash || pieces != h->pieces)

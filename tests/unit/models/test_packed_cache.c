@@ -9,15 +9,29 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <utime.h>
 
 #include "engine/broken.h"
 #include "models/packed_cache.h"
+
+/* A disk that fails: what is read from here on cannot be. */
+static off_t unreadable = -1;
+
+ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
+{
+    if (offset == unreadable) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, bytes, n, offset);
+}
 
 static tempdir tmp; /* the copy of a model, with its cache */
 
@@ -270,6 +284,18 @@ static void an_index_larger_than_the_file(void **state)
     tempdir_remove(&tmp);
 }
 
+/* Begins behind the header of 64 bytes. */
+static void an_index_that_cannot_be_read(void **state)
+{
+    copy_model("llama_ct");
+    expect((nb_load_options){0}, "auto", KEPT);
+    unreadable = 64;
+    expect((nb_load_options){0}, "auto", "has an index that cannot be read");
+    unreadable = -1;
+    expect((nb_load_options){0}, "auto", TAKEN); /* of the file that was written anew */
+    tempdir_remove(&tmp);
+}
+
 /* A download that puts a new file in place while the old one is being loaded: what was packed is the old one's. */
 static void a_shard_replaced_while_it_is_loaded(void **state)
 {
@@ -403,6 +429,7 @@ int main(void)
         cmocka_unit_test(changed_files_are_seen),
         cmocka_unit_test(damage_is_seen),
         cmocka_unit_test(an_index_larger_than_the_file),
+        cmocka_unit_test(an_index_that_cannot_be_read),
         cmocka_unit_test(a_shard_replaced_while_it_is_loaded),
         cmocka_unit_test(a_file_that_shrinks_in_use),
         cmocka_unit_test(other_files_are_left_alone),
