@@ -212,6 +212,13 @@ typedef struct copier {
     const nb_sink *sink;
 } copier;
 
+/* The cache of packed weights, and what a start that was killed left of one: of other files than the copy's. */
+static bool is_cache(const char *name)
+{
+    const size_t n = sizeof NB_PACKED_CACHE_NAME - 1;
+    return strncmp(name, NB_PACKED_CACHE_NAME, n) == 0 && (!name[n] || strncmp(name + n, ".tmp-", 5) == 0);
+}
+
 /* rel: the path below the model's folder, "" at its top. */
 static nb_status copy_tree(const copier *c, const char *from, const char *to, const char *rel, int depth,
                            nb_error *err)
@@ -227,7 +234,7 @@ static nb_status copy_tree(const copier *c, const char *from, const char *to, co
     for (struct dirent *e; s == NB_OK && (e = readdir(d));) {
         struct stat st;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, ".git") == 0 ||
-            strcmp(e->d_name, NB_PACKED_CACHE_NAME) == 0) /* of other files than the copy's */
+            is_cache(e->d_name))
             continue;
         nb_buf name = {0};
         nb_buf_addf(&name, "%s%s%s", rel, *rel ? "/" : "", e->d_name);
