@@ -33,7 +33,7 @@ void nb_http_enter(nb_exchange *x, nb_http_state s)
     x->state = s;
     x->since = nb_now();
     x->behind = x->since;
-    x->taken = 0;
+    x->taken = x->owed = 0;
 }
 
 static void drop_body(nb_exchange *x)
@@ -279,6 +279,7 @@ static void on_drain(struct evbuffer *buffer, const struct evbuffer_cb_info *inf
 {
     nb_exchange *x = ctx;
     x->taken += info->n_deleted;
+    x->owed -= info->n_deleted < x->owed ? info->n_deleted : x->owed;
 }
 
 /* ---- Accepting ---- */
@@ -335,7 +336,8 @@ static void on_starved(void *ctx)
 static void check_time(nb_exchange *x, double t)
 {
     const nb_http_options *o = &x->h->opt;
-    double slow = o->slow_seconds;
+    const double slow = o->slow_seconds;
+    const bool behind = x->owed; /* what came since the last look may only wait for the loop to pass */
     switch (x->state) {
     case NB_HTTP_READ_HEAD:
         if (!evbuffer_get_length(input(x)))
@@ -349,8 +351,9 @@ static void check_time(nb_exchange *x, double t)
         break;
     case NB_HTTP_ANSWERING:
     case NB_HTTP_FLUSHING:
-        if (nb_exchange_pending(x) && t - x->behind <= slow) break;
-        x->dead = nb_exchange_pending(x) && (double)x->taken < slow * o->slow_rate;
+        x->owed = nb_exchange_pending(x);
+        if (behind && t - x->behind <= slow) break;
+        x->dead = behind && (double)x->taken < slow * o->slow_rate;
         x->behind = t;
         x->taken = 0;
         break;

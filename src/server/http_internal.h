@@ -33,6 +33,7 @@ struct nb_exchange { /* a connection, with its exchange */
     /* Since when bytes have waited for the client to read, or were last found to go fast enough. */
     double behind;
     size_t taken;   /* by the kernel since then */
+    size_t owed;    /* of what waited at the last look, what the kernel has not taken yet */
     size_t scanned; /* bytes of the head searched for its end */
     nb_http_request request;
     nb_http_chunks chunks;

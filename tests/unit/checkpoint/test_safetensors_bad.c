@@ -223,9 +223,11 @@ static double crowd(size_t n)
 static void overlapping_crowds_are_refused_fast(void **state)
 {
     crowd(10); /* the reference's test_json_attack */
-    double small = crowd(10000), large = crowd(100000);
-    /* Ten times as many take about ten times as long; a check of every pair would take a hundred times. */
-    assert_true(large < 40 * small + 0.05);
+    /* Ten times as many take about ten times as long; a check of every pair would take a hundred times. Five tries: time that a host takes
+     * from a virtual machine counts as its own. */
+    bool linear = false;
+    for (int i = 0; i < 5 && !linear; i++) linear = crowd(100000) < 40 * crowd(10000) + 0.05;
+    assert_true(linear);
 }
 
 static void placeholders_say_how_to_get_the_file(void **state)
