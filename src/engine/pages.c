@@ -143,12 +143,17 @@ static void build(nb_pages *p, const nb_stream_decl *decl, size_t n, const nb_pa
     if (p->cache) build_cache(p, b);
     p->streams = get(b, n, sizeof *p->streams);
     p->class_of = get(b, n, sizeof *p->class_of);
+    p->memory = get(b, n, sizeof *p->memory);
     for (size_t i = 0; i < n; i++) {
         page_class *c = class_of(p, &decl[i]);
-        size_t row;
-        if (!nb_mul(decl[i].cols, c->page_rows * sizeof(float), &row)) row = SIZE_MAX;
-        float *base = get(b, c->n_pages, row);
-        if (!base) continue;
+        size_t bytes;
+        if (!nb_mul(decl[i].cols, c->page_rows * sizeof(float), &bytes) ||
+            !nb_mul(bytes, c->n_pages, &bytes) || !nb_add(bytes, NB_ALIGN - 1, &bytes))
+            bytes = SIZE_MAX;
+        unsigned char *memory = get(b, 1, bytes);
+        if (!memory) continue;
+        float *base = (float *)(memory + (NB_ALIGN - (uintptr_t)memory % NB_ALIGN) % NB_ALIGN);
+        p->memory[i] = memory;
         p->streams[i] = (nb_kv_stream){decl[i], base, c->tables};
         p->class_of[i] = c;
     }
@@ -193,7 +198,7 @@ uint64_t nb_pages_bytes_for(const nb_stream_decl *decl, size_t n, const nb_pages
 void nb_pages_free(nb_pages *p)
 {
     if (!p) return;
-    for (size_t i = 0; p->streams && i < p->view.n_streams; i++) free(p->streams[i].base);
+    for (size_t i = 0; p->memory && i < p->view.n_streams; i++) free(p->memory[i]);
     for (size_t i = 0; i < p->n_classes; i++) {
         free(p->classes[i].free);
         free(p->classes[i].held);
@@ -209,6 +214,7 @@ void nb_pages_free(nb_pages *p)
     free(p->seqs);
     free(p->tally);
     free(p->streams);
+    free(p->memory);
     free(p->class_of);
     free(p);
 }

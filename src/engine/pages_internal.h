@@ -41,6 +41,7 @@ struct nb_pages {
     bool cache;
     nb_kv_stream *streams;
     page_class **class_of; /* [streams] */
+    void **memory;         /* [streams] of their rows, which begin on a cache line: calloc gives less */
     nb_kv view;
     uint64_t bytes;
     page_seq *seqs;

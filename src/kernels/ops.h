@@ -297,8 +297,9 @@ typedef struct nb_work {
     size_t max_k;       /* input columns of any linear */
     size_t max_context; /* rows that one query attends to */
 } nb_work;
-/* Bytes that ready takes on a CPU for each thread and row of max_context, once contexts are so long: four scores, two addresses. */
-#define NB_CPU_ROW_BYTES (4 * sizeof(float) + 2 * sizeof(float *))
+/* What ready takes on a CPU for each thread and row of max_context, once contexts are so long. */
+#define NB_CPU_ROW_FLOATS 8
+#define NB_CPU_ROW_BYTES (NB_CPU_ROW_FLOATS * sizeof(float))
 
 struct nb_ops {
     const char *name;

@@ -59,12 +59,21 @@ static float *run(const problem *p, const nb_kernels *t, size_t first, size_t n)
         q[i] = (nb_query){p->q + (first + i) * p->dk, out + i * p->dv, p->scores + i * p->n_rows,
                           p->begin[first + i], p->end[first + i]};
     nb_attend_args a = {q, n, p->k_rows, p->v_rows, p->dk, p->dv, 1 / sqrtf((float)p->dk)};
-    size_t half = p->n_rows / 2, columns = p->dv / 2; /* in two calls, as threads share the work */
+    size_t half = p->n_rows / 2, columns = p->dv / 2; /* in two calls each, as operators may */
     t->scores(&a, 0, half);
     t->scores(&a, half, p->n_rows);
-    for (size_t i = 0; i < n; i++)
-        t->softmax(q[i].scores + q[i].begin, q[i].end - q[i].begin, p->sink ? p->sinks + first + i : NULL);
+    for (size_t i = 0; i < n; i++) {
+        size_t rows = q[i].end - q[i].begin;
+        float *w = q[i].scores + q[i].begin, max, sum = t->exps(w, rows, &max), scale = 1;
+        if (p->sink) {
+            float sink = p->sinks[first + i], all = max > sink ? max : sink;
+            scale = expf(max - all);
+            sum = sum * scale + expf(sink - all);
+        }
+        for (size_t r = 0; r < rows; r++) w[r] *= scale / sum;
+    }
     t->weigh(&a, 0, columns);
+    for (size_t i = 0; i < n; i++) q[i].out += columns;
     t->weigh(&a, columns, p->dv);
     free(q);
     return out;

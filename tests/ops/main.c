@@ -64,7 +64,7 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: nb_ops [--check] [--errors] [--bench] [--isa NAME] [--op NAME] [--seed N] [--threads N]\n"
-            "ops: linear bf16 int8 rmsnorm rope softmax attend swiglu dot axpy mix\n");
+            "ops: linear bf16 int8 rmsnorm rope exps attend swiglu dot axpy mix\n");
     return 64;
 }
 

@@ -244,7 +244,7 @@ out:
     return s;
 }
 
-enum { SCORES = 65536 }; /* room for scores of a thread: what stays in the second-level cache */
+enum { SCORES = 65536 }; /* room of a thread where contexts are short */
 
 static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
 {
@@ -253,18 +253,16 @@ static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
     if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_mul(rows, k_pad, &xin) ||
         !nb_mul(c->threads * NB_EXPERT_ROWS, w->expert_n, &yout))
         return nb_fail_nomem(err, "work memory", SIZE_MAX);
-    c->max_context = w->max_context;
     c->expert_n = w->expert_n;
     c->xin = nb_calloc_aligned(xin, sizeof *c->xin);
     c->xscale = nb_calloc_aligned(rows, sizeof *c->xscale);
     c->yout = nb_calloc_aligned(yout, sizeof *c->yout);
     c->order = calloc(rows + 1, sizeof *c->order);
     c->first = calloc(w->n_experts + 1, sizeof *c->first);
-    c->score_room = 4 * w->max_context > SCORES ? 4 * w->max_context : SCORES;
-    /* NB_CPU_ROW_BYTES counts these and ptrs. Not aligned, which would touch all of it: only long contexts fill gigabytes. */
+    c->score_room = NB_CPU_ROW_FLOATS * w->max_context > SCORES ? NB_CPU_ROW_FLOATS * w->max_context : SCORES;
+    /* Not aligned, which would touch all of it: only long contexts fill gigabytes. */
     c->scores = calloc(c->threads * c->score_room + 1, sizeof *c->scores);
-    c->ptrs = calloc(c->threads * 2 * w->max_context + 1, sizeof *c->ptrs);
-    if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores || !c->ptrs)
+    if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores)
         return nb_fail_nomem(err, "work memory", (xin + yout) * sizeof(float));
     return NB_OK;
 }
@@ -440,7 +438,6 @@ void nb_cpu_exec_free(nb_exec *x)
     free(c->order);
     free(c->first);
     free(c->scores);
-    free((void *)c->ptrs);
     free(c);
 }
 

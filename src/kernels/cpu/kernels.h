@@ -13,8 +13,8 @@
 /* One head of one row of queries. It attends to the rows [begin, end) of those gathered. */
 typedef struct nb_query {
     const float *q; /* [dk] */
-    float *out;     /* [dv] */
-    float *scores;  /* [n_rows] scratch: what scores() makes, softmax makes weights of, and weigh() reads */
+    float *out;     /* [dv], or as many columns as weigh() is called for */
+    float *scores;  /* [n_rows] scratch: what scores() makes, exps() makes weights of, and weigh() reads */
     size_t begin, end;
 } nb_query;
 
@@ -59,14 +59,14 @@ typedef struct nb_kernels {
      * (x[i], x[i + pairs]). sign -1 rotates back. */
     void (*rope)(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign);
 
-    /* In place; *sink (may be NULL) joins the maximum and the denominator but gets no output. n may be 0. A row whose
-     * maximum is -inf gives zeros. NaN gives NaN. */
-    void (*softmax)(float *x, size_t n, const float *sink);
+    /* x[i] = e^(x[i] - *max) in place, *max being the largest; returns their sum. Where all are -inf, and of none, it gives zeros,
+     * 0 and a *max of -inf. NaN gives NaN. */
+    float (*exps)(float *x, size_t n, float *max);
 
     /* scores[r] = q . k_rows[r] * scale for rows r0 <= r < r1 of every query; those outside a query's own range are never read,
      * but may be written. */
     void (*scores)(const nb_attend_args *a, size_t r0, size_t r1);
-    /* out[c] = sum over a query's rows, ascending, of scores[r] * v_rows[r][c], for columns c0 <= c < c1. No rows give zeros. */
+    /* out[c - c0] = sum over a query's rows, ascending, of scores[r] * v_rows[r][c], for columns c0 <= c < c1. No rows give zeros. */
     void (*weigh)(const nb_attend_args *a, size_t c0, size_t c1);
 
     /* y = silu(g) * u, with g = min(g, limit), u = clamp(u, -limit, limit) when limit > 0. y may be g or u. */

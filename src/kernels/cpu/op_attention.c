@@ -1,11 +1,14 @@
 /*
  * Attention. Queries that see the same rows are taken together, so that a row of the cache is read once for all heads of a group and,
- * in a prefill, for several tokens. Two ways to spread the work, with the same operations for each query:
+ * in a prefill, for several tokens. A query's rows are cut at fixed places into tiles; each tile gives the largest score, a sum of
+ * weights and a weighted sum of values, and these are put together in order. So there are two ways to share the work, with the same
+ * operations for each query:
  *
- *     many rows   a unit is a block of tokens by one KV head
- *     few rows    a long context is many rows for few queries: scores in units of rows, softmax in units of heads, output in units of
- *                 columns, so that all threads read the cache
+ *     many rows   a unit is a block of tokens by one KV head, tile after tile
+ *     few rows    a long context is many rows for few queries: a unit is one tile of them, all KV heads of a tile one after another,
+ *                 so that threads stream through the cache; what the tiles gave is put together afterwards
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -13,17 +16,18 @@
 
 enum {
     MAX_QUERIES = 32, /* taken together */
-    CHUNK = 64        /* rows that a unit of scores is */
+    TILE = 256,       /* rows */
+    SLICE = 256,      /* columns of the output at a time */
+    SPREAD = 8        /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
 };
 
 typedef struct attend_job {
     nb_exec *x;
     const nb_attend_call *c;
-    size_t per_kv;            /* query heads of a KV head */
-    nb_head_parts parts;      /* many rows: of a KV head's query heads */
-    size_t block, blocks;     /* many rows: tokens of a unit, units of a part */
-    size_t longest, chunks;   /* few rows: rows of the longest list, and chunks of them */
-    size_t columns, n_slices; /* few rows: columns of a unit of output, units of a head */
+    size_t per_kv;        /* query heads of a KV head */
+    nb_head_parts parts;  /* of a KV head's query heads */
+    size_t block, blocks; /* many rows: tokens of a unit, units of a part */
+    size_t tiles;         /* few rows: of the longest list */
 } attend_job;
 
 /* The rows of the cache that tokens t0 … see together, in order: those of the sequence from `from` on, then those of the
@@ -60,77 +64,188 @@ static row_list list_of(const attend_job *j, size_t t0, size_t t1)
     return l;
 }
 
-/* Where rows [i0, i1) of the list are, for one KV head. */
-static void find_rows(const attend_job *j, const row_list *l, size_t kv, size_t i0, size_t i1,
-                      const float **k_rows, const float **v_rows)
+/* Tiles are cut at multiples of TILE of a stream's own rows, or of the selected ones, so that a row's tile is the same for all who see it. */
+static size_t n_tiles(const row_list *l)
+{
+    size_t dense = l->dense ? (l->from + l->dense - 1) / TILE - l->from / TILE + 1 : 0;
+    return dense + nb_ceil_div(l->n - l->dense, TILE);
+}
+
+/* Tile i of the list is its rows [*begin, *end). */
+static void find_tile(const row_list *l, size_t i, size_t *begin, size_t *end)
+{
+    size_t offset = l->from % TILE, dense = l->dense ? (offset + l->dense - 1) / TILE + 1 : 0;
+    if (i < dense) {
+        *begin = i ? i * TILE - offset : 0;
+        *end = (i + 1) * TILE - offset < l->dense ? (i + 1) * TILE - offset : l->dense;
+    } else {
+        *begin = l->dense + (i - dense) * TILE;
+        *end = *begin + TILE < l->n ? *begin + TILE : l->n;
+    }
+}
+
+/* Where column `col` of rows [row, row + n) is. */
+static void find_rows(const nb_kv_stream *s, uint32_t seq, size_t row, size_t n, size_t col,
+                      const float **rows)
+{
+    for (size_t i = 0; i < n;) {
+        const float *p = nb_kv_row(s, seq, row + i) + col;
+        size_t page = NB_PAGE_ROWS - (row + i) % NB_PAGE_ROWS;
+        for (; page && i < n; page--, i++, p += s->decl.cols) rows[i] = p;
+    }
+}
+
+/* The same for rows [begin, end) of the list, which are one tile's, and one KV head; k: keys. */
+static void find_list(const attend_job *j, const row_list *l, size_t kv, size_t begin, size_t end, bool k,
+                      const float **rows)
 {
     const nb_attend_call *c = j->c;
     const nb_kv_stream *streams = j->x->kv->streams;
-    size_t i = i0;
-    for (; i < i1 && i < l->dense; i++) {
-        *k_rows++ = nb_kv_row(&streams[c->k_stream], l->seq, l->from + i) + kv * c->dk;
-        *v_rows++ = nb_kv_row(&streams[c->v_stream], l->seq, l->from + i) + kv * c->dv;
+    size_t n = end - begin, col = kv * (k ? c->dk : c->dv);
+    if (begin < l->dense) {
+        find_rows(&streams[k ? c->k_stream : c->v_stream], l->seq, l->from + begin, n, col, rows);
+        return;
     }
-    for (; i < i1; i++) {
-        size_t row = l->select ? (size_t)l->select[i - l->dense] : i - l->dense;
-        *k_rows++ = nb_kv_row(&streams[l->k_stream], l->seq, row) + kv * c->dk;
-        *v_rows++ = nb_kv_row(&streams[l->v_stream], l->seq, row) + kv * c->dv;
-    }
+    const nb_kv_stream *s = &streams[k ? l->k_stream : l->v_stream];
+    if (!l->select)
+        find_rows(s, l->seq, begin - l->dense, n, col, rows);
+    else
+        for (size_t i = 0; i < n; i++)
+            rows[i] = nb_kv_row(s, l->seq, (size_t)l->select[begin - l->dense + i]) + col;
 }
 
-static const float *sink_of(const nb_attend_call *c, size_t head)
+/* What is known of a query after some of its rows: weights are e^(score - max), and the output so far is their sum of values. */
+typedef struct softmax_state {
+    float max, sum;
+} softmax_state;
+#define NOTHING ((softmax_state){-INFINITY, 0})
+
+/* How a query's state and output s become those of more rows, whose own are t: out = out * was + more * is. */
+typedef struct step {
+    float was, is;
+    bool skip, first; /* nothing is new; nothing was there */
+} step;
+
+static float larger_or_nan(float a, float b)
 {
-    return c->sink ? c->sink->f + head : NULL;
+    return isnan(a) || a > b ? a : b;
 }
 
-/* n queries from number `first` of a unit's on: number i is head h0 + i % heads of token t0 + i / heads. */
+static step put_together(softmax_state *s, const softmax_state *t)
+{
+    step p = {1, 1, .skip = t->max == -INFINITY, .first = s->max == -INFINITY};
+    if (p.skip) return p;
+    if (p.first) {
+        *s = *t;
+        return p;
+    }
+    float max = larger_or_nan(s->max, t->max);
+    p.was = expf(s->max - max);
+    p.is = expf(t->max - max);
+    *s = (softmax_state){max, s->sum * p.was + t->sum * p.is};
+    return p;
+}
+
+static void add_part(const step *p, const float *part, size_t n, float *out)
+{
+    if (p->skip) return;
+    if (p->first)
+        memcpy(out, part, n * sizeof *out);
+    else
+        for (size_t i = 0; i < n; i++) out[i] = out[i] * p->was + part[i] * p->is;
+}
+
+/* The output of head h: a sink joins maximum and sum, and has no value. Without any weight: zeros. */
+static void finish(const attend_job *j, const softmax_state *s, size_t h, float *out)
+{
+    const nb_attend_call *c = j->c;
+    float sum = s->sum, scale = 1;
+    if (c->sink) {
+        float sink = c->sink->f[h], max = larger_or_nan(s->max, sink);
+        scale = expf(s->max - max);
+        sum = sum * scale + expf(sink - max);
+    }
+    if (s->max == -INFINITY)
+        memset(out, 0, c->dv * sizeof *out);
+    else
+        for (size_t i = 0; i < c->dv; i++) out[i] *= scale / sum;
+    nb_cpu_round(j->x, out, c->dv);
+}
+
+/* n queries (at most MAX_QUERIES) over one list: number i is head h0 + i % heads of token t0 + i / heads. */
 typedef struct unit {
-    size_t t0, h0, heads;
+    size_t t0, n, kv, h0, heads;
     row_list list;
-    const float **k_rows, **v_rows;
-    float *scores;
 } unit;
 
-static void attend_some(const attend_job *j, const unit *u, size_t first, size_t n)
+/* Room for one tile of a unit. */
+typedef struct tile {
+    nb_query q[MAX_QUERIES];
+    softmax_state state[MAX_QUERIES];
+    const float *k_rows[TILE], *v_rows[TILE];
+    float scores[MAX_QUERIES * TILE];
+} tile;
+
+/* Weights and states of tile number `i`; what is left is weigh() of what it returns, after the queries' outs are set. */
+static nb_attend_args weights(const attend_job *j, const unit *u, size_t number, tile *w)
 {
     const nb_attend_call *c = j->c;
     const nb_kernels *k = nb_cpu_of(j->x)->k;
-    nb_query q[MAX_QUERIES];
-    nb_attend_args a = {q, n, u->k_rows, u->v_rows, c->dk, c->dv, c->scale};
-    size_t begin = SIZE_MAX, end = 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t t = u->t0 + (first + i) / u->heads, h = u->h0 + (first + i) % u->heads;
-        size_t pos = j->x->rows.pos[t];
-        q[i] = (nb_query){c->q->f + t * c->q->cols + h * c->dk, c->out->f + t * c->out->cols + h * c->dv,
-                          u->scores + i * u->list.n, 0, u->list.n};
+    nb_attend_args a = {w->q, u->n, w->k_rows, w->v_rows, c->dk, c->dv, c->scale};
+    size_t r0, r1, begin = TILE, end = 0;
+    find_tile(&u->list, number, &r0, &r1);
+    for (size_t i = 0; i < u->n; i++) {
+        size_t t = u->t0 + i / u->heads, h = u->h0 + i % u->heads, pos = j->x->rows.pos[t];
+        nb_query *q = &w->q[i];
+        *q = (nb_query){c->q->f + t * c->q->cols + h * c->dk, NULL, w->scores + i * TILE, 0, r1 - r0};
         if (!c->select && !c->compressed) { /* of a block's rows each token sees its own part */
-            q[i].begin = first_seen(c, pos) - u->list.from;
-            q[i].end = pos + 1 - u->list.from;
+            size_t first = first_seen(c, pos) - u->list.from, last = pos + 1 - u->list.from;
+            q->begin = first > r0 ? (first < r1 ? first : r1) - r0 : 0;
+            q->end = last < r1 ? (last > r0 ? last : r0) - r0 : r1 - r0;
         }
-        if (q[i].begin < begin) begin = q[i].begin;
-        if (q[i].end > end) end = q[i].end;
+        if (q->begin >= q->end) continue;
+        if (q->begin < begin) begin = q->begin;
+        if (q->end > end) end = q->end;
     }
-    k->scores(&a, begin, end);
-    for (size_t i = 0; i < n; i++)
-        k->softmax(q[i].scores + q[i].begin, q[i].end - q[i].begin,
-                   sink_of(c, u->h0 + (first + i) % u->heads));
-    k->weigh(&a, 0, c->dv);
-    for (size_t i = 0; i < n; i++) nb_cpu_round(j->x, q[i].out, c->dv);
+    find_list(j, &u->list, u->kv, r0, r1, true, w->k_rows);
+    find_list(j, &u->list, u->kv, r0, r1, false, w->v_rows);
+    if (begin < end) k->scores(&a, begin, end);
+    for (size_t i = 0; i < u->n; i++) {
+        nb_query *q = &w->q[i];
+        size_t n = q->begin < q->end ? q->end - q->begin : 0;
+        w->state[i].sum = k->exps(q->scores + q->begin, n, &w->state[i].max);
+    }
+    return a;
 }
 
-/* Heads [h0, h1) of one KV head, tokens [t0, t1) of one sequence. */
-static void attend_tokens(const attend_job *j, size_t thread, size_t kv, size_t h0, size_t h1, size_t t0,
-                          size_t t1)
+static float *out_of(const attend_job *j, const unit *u, size_t i)
 {
-    nb_cpu_exec *cpu = nb_cpu_of(j->x);
-    unit u = {.t0 = t0, .h0 = h0, .heads = h1 - h0, .list = list_of(j, t0, t1)};
-    u.k_rows = cpu->ptrs + thread * 2 * cpu->max_context;
-    u.v_rows = u.k_rows + cpu->max_context;
-    u.scores = cpu->scores + thread * cpu->score_room;
-    find_rows(j, &u.list, kv, 0, u.list.n, u.k_rows, u.v_rows);
-    size_t most = u.list.n ? cpu->score_room / u.list.n : MAX_QUERIES, all = (t1 - t0) * u.heads;
-    if (most > MAX_QUERIES) most = MAX_QUERIES;
-    for (size_t i = 0; i < all; i += most) attend_some(j, &u, i, all - i < most ? all - i : most);
+    const nb_attend_call *c = j->c;
+    return c->out->f + (u->t0 + i / u->heads) * c->out->cols + (u->h0 + i % u->heads) * c->dv;
+}
+
+static void attend_unit(const attend_job *j, const unit *u)
+{
+    const nb_attend_call *c = j->c;
+    size_t tiles = n_tiles(&u->list);
+    tile w;
+    float part[MAX_QUERIES * SLICE];
+    softmax_state states[MAX_QUERIES];
+    step steps[MAX_QUERIES];
+    for (size_t i = 0; i < u->n; i++) states[i] = NOTHING;
+    for (size_t number = 0; number < tiles; number++) {
+        nb_attend_args a = weights(j, u, number, &w);
+        for (size_t i = 0; i < u->n; i++) steps[i] = put_together(&states[i], &w.state[i]);
+        for (size_t col = 0, end; col < c->dv; col = end) {
+            end = col + SLICE < c->dv ? col + SLICE : c->dv;
+            for (size_t i = 0; i < u->n; i++)
+                w.q[i].out = tiles == 1 ? out_of(j, u, i) + col : part + i * SLICE;
+            nb_cpu_of(j->x)->k->weigh(&a, col, end);
+            for (size_t i = 0; tiles > 1 && i < u->n; i++)
+                add_part(&steps[i], part + i * SLICE, end - col, out_of(j, u, i) + col);
+        }
+    }
+    for (size_t i = 0; i < u->n; i++) finish(j, &states[i], u->h0 + i % u->heads, out_of(j, u, i));
 }
 
 static void attend_blocks(void *ctx, size_t thread, size_t begin, size_t end)
@@ -146,79 +261,55 @@ static void attend_blocks(void *ctx, size_t thread, size_t begin, size_t end)
         size_t t1 = (b + 1) * j->block < rows->n ? (b + 1) * j->block : rows->n;
         for (size_t t = b * j->block, next; t < t1; t = next) {
             for (next = t + 1; next < t1 && rows->seq[next] == rows->seq[t];) next++;
-            attend_tokens(j, thread, kv, h0, h1, t, next);
+            attend_unit(j, &(unit){t, (next - t) * (h1 - h0), kv, h0, h1 - h0, list_of(j, t, next)});
         }
     }
 }
 
-/* Few rows: the scores of token t's head h. */
-static float *spread_row(const attend_job *j, size_t t, size_t h)
+/* Few rows: what a tile gave for token t's head h, a state and dv values. */
+static float *part_of(const attend_job *j, size_t t, size_t h, size_t number)
 {
-    return nb_cpu_of(j->x)->scores + (t * j->c->heads + h) * j->longest;
+    return nb_cpu_of(j->x)->scores + ((t * j->c->heads + h) * j->tiles + number) * (j->c->dv + 2);
 }
 
-/* n queries of token t from head h on, whose scores begin at row r of the list. */
-static void spread_queries(const attend_job *j, size_t t, size_t h, size_t n, size_t r, size_t end,
-                           nb_query *q)
-{
-    const nb_attend_call *c = j->c;
-    for (size_t i = 0; i < n; i++)
-        q[i] =
-            (nb_query){c->q->f + t * c->q->cols + (h + i) * c->dk,
-                       c->out->f + t * c->out->cols + (h + i) * c->dv, spread_row(j, t, h + i) + r, 0, end};
-}
-
-static void spread_scores(void *ctx, size_t thread, size_t begin, size_t end)
+static void spread_tiles(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const attend_job *j = ctx;
     const nb_attend_call *c = j->c;
-    const float *k_rows[CHUNK], *v_rows[CHUNK];
-    nb_query q[MAX_QUERIES];
+    tile w;
     for (size_t item = begin; item < end; item++) {
-        size_t r = item % j->chunks * CHUNK, kv = item / j->chunks % c->kv_heads,
-               t = item / j->chunks / c->kv_heads;
+        size_t groups = c->kv_heads * j->parts.n, group = item % groups, number = item / groups % j->tiles,
+               t = item / groups / j->tiles;
+        unit u = {.t0 = t, .kv = group / j->parts.n, .list = list_of(j, t, t + 1)};
+        if (number >= n_tiles(&u.list)) continue;
+        size_t h1;
+        nb_heads_of_part(&j->parts, u.kv, group % j->parts.n, &u.h0, &h1);
+        u.n = u.heads = h1 - u.h0;
+        nb_attend_args a = weights(j, &u, number, &w);
+        for (size_t i = 0; i < u.n; i++) {
+            float *part = part_of(j, t, u.h0 + i, number);
+            memcpy(part, &w.state[i], sizeof w.state[i]);
+            w.q[i].out = part + 2;
+        }
+        nb_cpu_of(j->x)->k->weigh(&a, 0, c->dv);
+    }
+}
+
+static void spread_sums(void *ctx, size_t thread, size_t begin, size_t end)
+{
+    const attend_job *j = ctx;
+    const nb_attend_call *c = j->c;
+    for (size_t item = begin; item < end; item++) {
+        size_t t = item / c->heads, h = item % c->heads;
         row_list l = list_of(j, t, t + 1);
-        if (r >= l.n) continue;
-        size_t n = l.n - r < CHUNK ? l.n - r : CHUNK;
-        find_rows(j, &l, kv, r, r + n, k_rows, v_rows);
-        for (size_t h = 0, some; h < j->per_kv; h += some) {
-            some = j->per_kv - h < MAX_QUERIES ? j->per_kv - h : MAX_QUERIES;
-            spread_queries(j, t, kv * j->per_kv + h, some, r, n, q);
-            nb_attend_args a = {q, some, k_rows, v_rows, c->dk, c->dv, c->scale};
-            nb_cpu_of(j->x)->k->scores(&a, 0, n);
+        float *out = c->out->f + t * c->out->cols + h * c->dv;
+        softmax_state s = NOTHING;
+        for (size_t number = 0, tiles = n_tiles(&l); number < tiles; number++) {
+            const float *part = part_of(j, t, h, number);
+            step p = put_together(&s, &(softmax_state){part[0], part[1]});
+            add_part(&p, part + 2, c->dv, out);
         }
-    }
-}
-
-static void spread_softmax(void *ctx, size_t thread, size_t begin, size_t end)
-{
-    const attend_job *j = ctx;
-    for (size_t item = begin; item < end; item++) {
-        size_t t = item / j->c->heads, h = item % j->c->heads;
-        nb_cpu_of(j->x)->k->softmax(spread_row(j, t, h), list_of(j, t, t + 1).n, sink_of(j->c, h));
-    }
-}
-
-static void spread_weigh(void *ctx, size_t thread, size_t begin, size_t end)
-{
-    const attend_job *j = ctx;
-    const nb_attend_call *c = j->c;
-    nb_cpu_exec *cpu = nb_cpu_of(j->x);
-    const float **k_rows = cpu->ptrs + thread * 2 * cpu->max_context, **v_rows = k_rows + cpu->max_context;
-    nb_query q[MAX_QUERIES];
-    for (size_t item = begin; item < end; item++) {
-        size_t c0 = item % j->n_slices * j->columns, kv = item / j->n_slices % c->kv_heads,
-               t = item / j->n_slices / c->kv_heads;
-        size_t c1 = c0 + j->columns < c->dv ? c0 + j->columns : c->dv;
-        row_list l = list_of(j, t, t + 1);
-        find_rows(j, &l, kv, 0, l.n, k_rows, v_rows);
-        for (size_t h = 0, some; h < j->per_kv; h += some) {
-            some = j->per_kv - h < MAX_QUERIES ? j->per_kv - h : MAX_QUERIES;
-            spread_queries(j, t, kv * j->per_kv + h, some, 0, l.n, q);
-            nb_attend_args a = {q, some, k_rows, v_rows, c->dk, c->dv, c->scale};
-            cpu->k->weigh(&a, c0, c1);
-            for (size_t i = 0; i < some; i++) nb_cpu_round(j->x, q[i].out + c0, c1 - c0);
-        }
+        finish(j, &s, h, out);
     }
 }
 
@@ -227,21 +318,18 @@ static bool spread(attend_job *j)
 {
     nb_exec *x = j->x;
     const nb_attend_call *c = j->c;
-    size_t threads = nb_pool_threads(x->pool), units = x->rows.n * c->kv_heads;
-    if (threads == 1 || units >= 2 * threads) return false;
-    size_t all = 0;
+    const nb_cpu_exec *cpu = nb_cpu_of(x);
+    size_t threads = nb_pool_threads(x->pool), all = 0, floats;
+    j->parts = nb_cpu_part_heads(j->per_kv, MAX_QUERIES, 2 * threads, threads);
+    if (threads == 1 || x->rows.n * c->kv_heads * j->parts.n >= SPREAD * threads) return false;
     for (size_t t = 0; t < x->rows.n; t++) {
-        size_t n = list_of(j, t, t + 1).n;
-        all += n;
-        if (n > j->longest) j->longest = n;
+        row_list l = list_of(j, t, t + 1);
+        all += l.n;
+        if (n_tiles(&l) > j->tiles) j->tiles = n_tiles(&l);
     }
-    if (all * c->kv_heads * c->dk < 65536) return false; /* not worth waking the threads three times */
-    if (x->rows.n * c->heads * j->longest > threads * nb_cpu_of(x)->score_room) return false;
-    j->chunks = nb_ceil_div(j->longest, CHUNK);
-    j->columns = 64;
-    while (j->columns > 16 && units * nb_ceil_div(c->dv, j->columns) < threads) j->columns /= 2;
-    j->n_slices = nb_ceil_div(c->dv, j->columns);
-    return true;
+    if (j->tiles < 2 || all * c->kv_heads * c->dk < 65536)
+        return false; /* not worth waking the threads twice */
+    return nb_mul(x->rows.n * c->heads * j->tiles, c->dv + 2, &floats) && floats <= threads * cpu->score_room;
 }
 
 /* Blocks of as many tokens as fit MAX_QUERIES, but fewer where that left threads without work. */
@@ -261,11 +349,9 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
     if (x->err.status) return;
     attend_job j = {.x = x, .c = c, .per_kv = c->heads / c->kv_heads};
     if (spread(&j)) {
-        size_t units = x->rows.n * c->kv_heads;
-        nb_pool_share(x->pool, units * j.chunks, nb_ceil_div(units * j.chunks, 8 * nb_pool_threads(x->pool)),
-                      spread_scores, &j);
-        nb_pool_run(x->pool, x->rows.n * c->heads, 1, spread_softmax, &j);
-        nb_pool_run(x->pool, units * j.n_slices, 1, spread_weigh, &j);
+        size_t units = x->rows.n * c->kv_heads * j.parts.n * j.tiles;
+        nb_pool_share(x->pool, units, nb_ceil_div(units, 8 * nb_pool_threads(x->pool)), spread_tiles, &j);
+        nb_pool_run(x->pool, x->rows.n * c->heads, 1, spread_sums, &j);
     } else {
         plan_blocks(&j);
         nb_cpu_rows(x, j.blocks * c->kv_heads * j.parts.n, j.block * j.parts.each * c->dk * 64, attend_blocks,

@@ -9,6 +9,12 @@ float nb_cpu_softplus(float v)
     return v > 20.0f ? v : log1pf(expf(v));
 }
 
+static void softmax(float *v, size_t n, const nb_kernels *k)
+{
+    float max, sum = k->exps(v, n, &max);
+    for (size_t i = 0; i < n; i++) v[i] = max == -INFINITY ? 0 : v[i] / sum;
+}
+
 static void scores(float *v, size_t n, nb_score how, const nb_kernels *k)
 {
     switch (how) {
@@ -18,7 +24,7 @@ static void scores(float *v, size_t n, nb_score how, const nb_kernels *k)
     case NB_SCORE_SIGMOID:
         for (size_t e = 0; e < n; e++) v[e] = 1.0f / (1.0f + expf(-v[e]));
         break;
-    case NB_SCORE_SOFTMAX: k->softmax(v, n, NULL); break;
+    case NB_SCORE_SOFTMAX: softmax(v, n, k); break;
     case NB_SCORE_SOFTMAX_CHOSEN: break;
     }
 }
@@ -84,7 +90,7 @@ static void weigh(const nb_route_call *c, const float *score, const int32_t *ids
     for (size_t s = 0; s < slots; s++) w[s] = score[ids[s]];
     for (size_t s = 0; s < slots; s++) sum += w[s];
     if (c->score == NB_SCORE_SOFTMAX_CHOSEN)
-        k->softmax(w, slots, NULL);
+        softmax(w, slots, k);
     else if (!c->keep)
         for (size_t s = 0; s < slots; s++) w[s] /= sum + 1e-20f;
     for (size_t s = 0; s < slots; s++)

@@ -15,10 +15,10 @@ void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row);
 void nb_avx2_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
                        size_t p0, size_t p1);
 
-/* As nb_kernels.scores, nb_kernels.weigh, nb_kernels.softmax. */
+/* As nb_kernels.scores, nb_kernels.weigh, nb_kernels.exps. */
 void nb_avx2_scores(const nb_attend_args *a, size_t r0, size_t r1);
 void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1);
-void nb_avx2_softmax(float *x, size_t n, const float *sink);
+float nb_avx2_exps(float *x, size_t n, float *max);
 
 /* As the nb_kernels members of these names; other tables take them over. */
 void nb_avx2_rmsnorm(const float *x, const float *w, float eps, size_t n, float *y);

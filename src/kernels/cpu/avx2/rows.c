@@ -111,7 +111,7 @@ const nb_kernels *nb_kernels_avx2(void)
                                      .linear_i8 = nb_avx2_linear_i8,
                                      .rmsnorm = nb_avx2_rmsnorm,
                                      .rope = nb_avx2_rope,
-                                     .softmax = nb_avx2_softmax,
+                                     .exps = nb_avx2_exps,
                                      .scores = nb_avx2_scores,
                                      .weigh = nb_avx2_weigh,
                                      .swiglu = nb_avx2_swiglu,

@@ -14,16 +14,15 @@ enum {
     QUERIES = 4, /* taken together with … */
     ROWS = 4,    /* … so many rows: 16 sums, 4 queries and a row */
     VECTORS = 4, /* of columns of the output at a time */
-    TILE =
-        32, /* rows of V that are copied side by side, since rows of the cache lie a multiple of 4 KB apart */
     TILE_COLS = 16 * VECTORS,
-    AHEAD =
-        8 /* rows that are asked for in advance: each lies on another page, where prefetching by itself ends */
+    TILE = 32, /* rows of V whose columns are taken strip by strip */
+    AHEAD = 16 /* rows that are asked for in advance */
 };
 
-INLINE void prefetch(const float *row, size_t n)
+/* Into the second-level cache: there are far fewer lines on their way to the first, and while those are, loads wait. */
+INLINE void prefetch(const float *line)
 {
-    for (size_t i = 0; i < n; i += 16) _mm_prefetch((const char *)(row + i), _MM_HINT_T0);
+    _mm_prefetch((const char *)line, _MM_HINT_T1);
 }
 
 INLINE __mmask16 first_lanes(size_t n)
@@ -49,10 +48,18 @@ INLINE __m512 add_lanes(const __m512 sums[QUERIES * ROWS])
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD));
 }
 
-/* Scores of `queries` (1 or 4) by `rows` (1 to 4). */
-INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queries, size_t r, size_t rows)
+/* Scores of `queries` (1 to 4) by ROWS rows from r on, of which those from `end` on are the last one again. ahead: asks for later
+ * rows. */
+INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queries, size_t r, size_t end,
+                        bool ahead)
 {
+    const float *k[ROWS], *later[ROWS];
     __m512 sums[QUERIES * ROWS];
+    UNROLL
+    for (size_t j = 0; j < ROWS; j++) {
+        k[j] = a->k_rows[r + j < end ? r + j : end - 1];
+        later[j] = a->k_rows[r + AHEAD + j < end ? r + AHEAD + j : end - 1];
+    }
     UNROLL
     for (size_t i = 0; i < QUERIES * ROWS; i++) sums[i] = _mm512_setzero_ps();
     for (size_t d = 0; d < a->dk; d += 16) {
@@ -61,63 +68,66 @@ INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queri
         UNROLL
         for (size_t i = 0; i < queries; i++) v[i] = _mm512_maskz_loadu_ps(lanes, q[i].q + d);
         UNROLL
-        for (size_t j = 0; j < rows; j++) {
-            __m512 k = _mm512_maskz_loadu_ps(lanes, a->k_rows[r + j] + d);
+        for (size_t j = 0; j < ROWS; j++) {
+            __m512 row = _mm512_maskz_loadu_ps(lanes, k[j] + d);
+            if (ahead) prefetch(later[j] + d);
             UNROLL
-            for (size_t i = 0; i < queries; i++) sums[4 * j + i] = _mm512_fmadd_ps(v[i], k, sums[4 * j + i]);
+            for (size_t i = 0; i < queries; i++)
+                sums[4 * j + i] = _mm512_fmadd_ps(v[i], row, sums[4 * j + i]);
         }
     }
     __m512 s = _mm512_mul_ps(add_lanes(sums), _mm512_set1_ps(a->scale));
     const __m128 out[QUERIES] = {_mm512_castps512_ps128(s), _mm512_extractf32x4_ps(s, 1),
                                  _mm512_extractf32x4_ps(s, 2), _mm512_extractf32x4_ps(s, 3)};
+    __mmask8 rows = (__mmask8)first_lanes(end - r);
     UNROLL
-    for (size_t i = 0; i < queries; i++)
-        _mm_mask_storeu_ps(q[i].scores + r, (__mmask8)((1u << rows) - 1), out[i]);
+    for (size_t i = 0; i < queries; i++) _mm_mask_storeu_ps(q[i].scores + r, rows, out[i]);
 }
 
 void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {
-        size_t i = 0;
-        for (size_t j = r + AHEAD; j < r + AHEAD + ROWS && j < r1; j++) prefetch(a->k_rows[j], a->dk);
-        for (; i + QUERIES <= a->n_queries; i += QUERIES) switch (r1 - r) {
-            case 1: score_block(a, a->queries + i, QUERIES, r, 1); break;
-            case 2: score_block(a, a->queries + i, QUERIES, r, 2); break;
-            case 3: score_block(a, a->queries + i, QUERIES, r, 3); break;
-            default: score_block(a, a->queries + i, QUERIES, r, ROWS); break;
-            }
-        for (; i < a->n_queries; i++)
-            if (r1 - r >= ROWS)
-                score_block(a, a->queries + i, 1, r, ROWS);
-            else
-                for (size_t j = r; j < r1; j++) score_block(a, a->queries + i, 1, j, 1);
+        const nb_query *q = a->queries, *end = q + a->n_queries;
+        if (a->n_queries >= QUERIES) {
+            score_block(a, q, QUERIES, r, r1, true);
+            for (q += QUERIES; end - q >= QUERIES; q += QUERIES) score_block(a, q, QUERIES, r, r1, false);
+        }
+        switch (end - q) {
+        case 1: score_block(a, q, 1, r, r1, true); break;
+        case 2: score_block(a, q, 2, r, r1, true); break;
+        case 3: score_block(a, q, 3, r, r1, true); break;
+        }
     }
 }
 
-/* Where the columns of V from c on are. */
-typedef struct values {
+/* A strip of columns of V and of the outputs. */
+typedef struct strip {
     const float *const *rows;
     const float *tile; /* rows first … side by side, TILE_COLS floats each; NULL: rows */
-    size_t first;
-} values;
+    size_t first, end; /* end: of all rows */
+    size_t col, out;   /* where it begins in a row, and in an output */
+    size_t vectors;    /* VECTORS, or 1 with so many lanes */
+    __mmask16 lanes;
+} strip;
 
-/* out += rows [r0, r1) for `queries` (1 or 4) and `vectors` (1, of so many lanes, or 4) of columns from c on. */
-INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size_t r0, size_t r1, size_t c,
-                     size_t vectors, __mmask16 lanes)
+/* out += rows [r0, r1) for `queries` (1 to 4) and `vectors` (1 or VECTORS) of columns. ahead: asks for later rows. */
+INLINE void add_rows(const nb_query *q, size_t queries, const strip *s, size_t r0, size_t r1, size_t vectors,
+                     __mmask16 lanes, bool ahead)
 {
     __m512 acc[QUERIES * VECTORS];
     UNROLL
     for (size_t i = 0; i < queries * vectors; i++)
-        acc[i] = _mm512_maskz_loadu_ps(lanes, q[i / vectors].out + c + i % vectors * 16);
+        acc[i] = _mm512_maskz_loadu_ps(lanes, q[i / vectors].out + s->out + i % vectors * 16);
     for (size_t r = r0; r < r1; r++) {
-        const float *row = v->tile ? v->tile + (r - v->first) * TILE_COLS : v->rows[r] + c;
-        if (!v->tile && r + AHEAD < r1) prefetch(v->rows[r + AHEAD] + c, 16 * vectors);
+        const float *row = s->tile ? s->tile + (r - s->first) * TILE_COLS : s->rows[r] + s->col;
+        const float *later = s->rows[r + AHEAD < s->end ? r + AHEAD : s->end - 1] + s->col;
         __m512 w[QUERIES];
         UNROLL
         for (size_t i = 0; i < queries; i++) w[i] = _mm512_set1_ps(q[i].scores[r]);
         UNROLL
         for (size_t j = 0; j < vectors; j++) {
             __m512 x = _mm512_maskz_loadu_ps(lanes, row + 16 * j);
+            if (ahead) prefetch(later + 16 * j);
             UNROLL
             for (size_t i = 0; i < queries; i++)
                 acc[i * vectors + j] = _mm512_fmadd_ps(w[i], x, acc[i * vectors + j]);
@@ -125,24 +135,18 @@ INLINE void add_rows(const nb_query *q, size_t queries, const values *v, size_t 
     }
     UNROLL
     for (size_t i = 0; i < queries * vectors; i++)
-        _mm512_mask_storeu_ps(q[i / vectors].out + c + i % vectors * 16, lanes, acc[i]);
+        _mm512_mask_storeu_ps(q[i / vectors].out + s->out + i % vectors * 16, lanes, acc[i]);
 }
 
-static void add_one(const nb_query *q, const values *v, size_t r0, size_t r1, size_t c, size_t cols)
+INLINE void add_to(const nb_query *q, size_t queries, const strip *s, size_t r0, size_t r1, bool ahead)
 {
     if (r0 >= r1) return;
-    if (cols == TILE_COLS)
-        add_rows(q, 1, v, r0, r1, c, VECTORS, 0xFFFF);
+    if (s->vectors == 1)
+        add_rows(q, queries, s, r0, r1, 1, s->lanes, ahead);
+    else if (ahead)
+        add_rows(q, queries, s, r0, r1, VECTORS, 0xFFFF, true);
     else
-        add_rows(q, 1, v, r0, r1, c, 1, first_lanes(cols));
-}
-
-static void add_four(const nb_query *q, const values *v, size_t r0, size_t r1, size_t c, size_t cols)
-{
-    if (cols == TILE_COLS)
-        add_rows(q, QUERIES, v, r0, r1, c, VECTORS, 0xFFFF);
-    else
-        add_rows(q, QUERIES, v, r0, r1, c, 1, first_lanes(cols));
+        add_rows(q, queries, s, r0, r1, VECTORS, 0xFFFF, false);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -155,20 +159,25 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Rows [t0, t1) for four queries: those that all have for all, the others one by one, each query's in ascending order. */
-static void add_shared(const nb_query *q, const values *v, size_t t0, size_t t1, size_t c, size_t cols)
+/* Rows [t0, t1) for n (1 to 4) queries: those that all have for all, the others one by one, each query's in ascending order. */
+static void add_shared(const nb_query *q, size_t n, const strip *s, size_t t0, size_t t1, bool ahead)
 {
     size_t begin = t0, end = t1;
-    for (size_t i = 0; i < QUERIES; i++) {
+    for (size_t i = 0; i < n; i++) {
         begin = larger(begin, q[i].begin);
         end = smaller(end, q[i].end);
     }
     bool shared = begin < end;
-    for (size_t i = 0; i < QUERIES; i++)
-        add_one(q + i, v, larger(q[i].begin, t0), shared ? begin : smaller(q[i].end, t1), c, cols);
+    for (size_t i = 0; i < n; i++)
+        add_to(q + i, 1, s, larger(q[i].begin, t0), shared ? begin : smaller(q[i].end, t1), ahead);
     if (!shared) return;
-    add_four(q, v, begin, end, c, cols);
-    for (size_t i = 0; i < QUERIES; i++) add_one(q + i, v, end, smaller(q[i].end, t1), c, cols);
+    switch (n) {
+    case 1: add_to(q, 1, s, begin, end, ahead); break;
+    case 2: add_to(q, 2, s, begin, end, ahead); break;
+    case 3: add_to(q, 3, s, begin, end, ahead); break;
+    default: add_to(q, QUERIES, s, begin, end, ahead); break;
+    }
+    for (size_t i = 0; i < n; i++) add_to(q + i, 1, s, end, smaller(q[i].end, t1), ahead);
 }
 
 void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
@@ -178,25 +187,22 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
     for (size_t i = 0; i < a->n_queries; i++) {
         first = smaller(first, a->queries[i].begin);
         last = larger(last, a->queries[i].end);
-        memset(a->queries[i].out + c0, 0, (c1 - c0) * sizeof *tile);
+        memset(a->queries[i].out, 0, (c1 - c0) * sizeof *tile);
     }
-    for (size_t c = c0, cols; c < c1; c += cols) {
-        cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 16);
-        bool copy = cols == TILE_COLS && a->n_queries > QUERIES;
-        for (size_t t0 = first, t1; t0 < last; t0 = t1) {
-            t1 = copy ? smaller(t0 + TILE, last) : last;
-            values v = {a->v_rows, copy ? tile : NULL, t0};
-            for (size_t r = t0; copy && r < t1; r++) {
-                if (r + AHEAD < last) prefetch(a->v_rows[r + AHEAD] + c, TILE_COLS);
-                for (size_t i = 0; i < VECTORS; i++)
-                    _mm512_store_ps(tile + (r - t0) * TILE_COLS + 16 * i,
-                                    _mm512_loadu_ps(a->v_rows[r] + c + 16 * i));
-            }
-            size_t i = 0;
-            for (; i + QUERIES <= a->n_queries; i += QUERIES) add_shared(a->queries + i, &v, t0, t1, c, cols);
-            for (; i < a->n_queries; i++)
-                add_one(a->queries + i, &v, larger(a->queries[i].begin, t0), smaller(a->queries[i].end, t1),
-                        c, cols);
+    for (size_t t0 = first, t1; t0 < last; t0 = t1) {
+        t1 = smaller(t0 + TILE, last);
+        for (size_t c = c0, cols; c < c1; c += cols) {
+            cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 16);
+            bool whole = cols == TILE_COLS, copy = whole && a->n_queries > QUERIES;
+            strip s = {a->v_rows,           copy ? tile : NULL, t0, last, c, c - c0,
+                       whole ? VECTORS : 1, first_lanes(cols)};
+            for (size_t r = t0; copy && r < t1; r++)
+                for (size_t i = 0; i < TILE_COLS; i += 16) {
+                    prefetch(a->v_rows[smaller(r + AHEAD, last - 1)] + c + i);
+                    _mm512_store_ps(tile + (r - t0) * TILE_COLS + i, _mm512_loadu_ps(a->v_rows[r] + c + i));
+                }
+            for (size_t i = 0; i < a->n_queries; i += QUERIES)
+                add_shared(a->queries + i, smaller(a->n_queries - i, QUERIES), &s, t0, t1, !copy && i == 0);
         }
     }
 }
@@ -221,11 +227,11 @@ INLINE __m512 exp16(__m512 x)
     return _mm512_scalef_ps(p, n); /* times 2^n, subnormal results included */
 }
 
-/* The largest of x and start; NaN when there is one. */
-static float max_or_nan(const float *x, size_t n, float start)
+/* The largest of x, -inf of none; NaN when there is one. */
+static float max_or_nan(const float *x, size_t n)
 {
-    __m512 m = _mm512_set1_ps(start);
-    __mmask16 nan = _mm512_cmp_ps_mask(m, m, _CMP_UNORD_Q);
+    __m512 m = _mm512_set1_ps(-INFINITY);
+    __mmask16 nan = 0;
     for (size_t i = 0; i < n; i += 16) {
         __m512 v = _mm512_mask_loadu_ps(m, first_lanes(n - i), x + i);
         nan |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
@@ -234,26 +240,19 @@ static float max_or_nan(const float *x, size_t n, float start)
     return nan ? NAN : _mm512_reduce_max_ps(m);
 }
 
-void nb_avx512_softmax(float *x, size_t n, const float *sink)
+float nb_avx512_exps(float *x, size_t n, float *max)
 {
-    if (n == 0) return; /* x may be NULL */
-    float max = max_or_nan(x, n, sink ? *sink : -INFINITY);
-    if (max == -INFINITY) {
-        memset(x, 0, n * sizeof *x);
-        return;
+    *max = max_or_nan(x, n);
+    if (*max == -INFINITY) {
+        if (n) memset(x, 0, n * sizeof *x); /* or x may be NULL */
+        return 0;
     }
-    __m512 m = _mm512_set1_ps(max), acc = _mm512_setzero_ps();
+    __m512 m = _mm512_set1_ps(*max), acc = _mm512_setzero_ps();
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 lanes = first_lanes(n - i);
         __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, x + i), m));
         _mm512_mask_storeu_ps(x + i, lanes, e);
         acc = _mm512_mask_add_ps(acc, lanes, acc, e);
     }
-    float sum = _mm512_reduce_add_ps(acc);
-    if (sink) sum += _mm512_cvtss_f32(exp16(_mm512_set1_ps(*sink - max)));
-    __m512 total = _mm512_set1_ps(sum);
-    for (size_t i = 0; i < n; i += 16) {
-        __mmask16 lanes = first_lanes(n - i);
-        _mm512_mask_storeu_ps(x + i, lanes, _mm512_div_ps(_mm512_maskz_loadu_ps(lanes, x + i), total));
-    }
+    return _mm512_reduce_add_ps(acc);
 }

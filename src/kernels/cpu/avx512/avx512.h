@@ -10,17 +10,17 @@ void nb_avx512_linear(const nb_packed *w, const float *x, size_t ldx, size_t row
 /* As nb_kernels.linear_i8. */
 void nb_avx512_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
                          size_t p0, size_t p1);
-/* As nb_kernels.scores, nb_kernels.weigh, nb_kernels.softmax. */
+/* As nb_kernels.scores, nb_kernels.weigh, nb_kernels.exps. */
 void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1);
 void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1);
-void nb_avx512_softmax(float *x, size_t n, const float *sink);
+float nb_avx512_exps(float *x, size_t n, float *max);
 
 /* The table of a machine with AVX-512, whose rows that BF16 holds go through `bf16`. What 512 bits do not make faster is AVX2's. */
 #define NB_AVX512_TABLE(name_, bf16)                                                                         \
     {                                                                                                        \
         .name = (name_), .linear = nb_avx512_linear, .linear_bf16 = (bf16),                                  \
         .quantise_i8 = nb_avx2_quantise_i8, .linear_i8 = nb_avx512_linear_i8, .rmsnorm = nb_avx2_rmsnorm,    \
-        .rope = nb_avx2_rope, .softmax = nb_avx512_softmax, .scores = nb_avx512_scores,                      \
+        .rope = nb_avx2_rope, .exps = nb_avx512_exps, .scores = nb_avx512_scores,                      \
         .weigh = nb_avx512_weigh, .swiglu = nb_avx2_swiglu, .dot = nb_avx2_dot, .axpy = nb_avx2_axpy,        \
         .mix = nb_avx2_mix                                                                                   \
     }

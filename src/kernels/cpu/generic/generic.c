@@ -28,21 +28,16 @@ static float max_nan(float a, float b)
     return isnan(a) || a > b ? a : b;
 }
 
-static void softmax(float *x, size_t n, const float *sink)
+static float exps(float *x, size_t n, float *max)
 {
-    if (n == 0) return; /* x may be NULL */
-    float m = sink ? *sink : -INFINITY, sum = 0;
+    float m = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++) m = max_nan(m, x[i]);
-    if (m == -INFINITY) {
-        memset(x, 0, n * sizeof *x);
-        return;
-    }
     for (size_t i = 0; i < n; i++) {
-        x[i] = expf(x[i] - m);
+        x[i] = m == -INFINITY ? 0 : expf(x[i] - m);
         sum += x[i];
     }
-    if (sink) sum += expf(*sink - m);
-    for (size_t i = 0; i < n; i++) x[i] /= sum;
+    *max = m;
+    return sum;
 }
 
 static float dot(const float *a, const float *b, size_t n)
@@ -75,9 +70,8 @@ static void weigh(const nb_attend_args *a, size_t c0, size_t c1)
 {
     for (size_t i = 0; i < a->n_queries; i++) {
         const nb_query *q = &a->queries[i];
-        memset(q->out + c0, 0, (c1 - c0) * sizeof *q->out);
-        for (size_t r = q->begin; r < q->end; r++)
-            axpy(q->scores[r], a->v_rows[r] + c0, c1 - c0, q->out + c0);
+        memset(q->out, 0, (c1 - c0) * sizeof *q->out);
+        for (size_t r = q->begin; r < q->end; r++) axpy(q->scores[r], a->v_rows[r] + c0, c1 - c0, q->out);
     }
 }
 
@@ -102,7 +96,7 @@ const nb_kernels *nb_kernels_generic(void)
                                      .linear_i8 = nb_generic_linear_i8,
                                      .rmsnorm = rmsnorm,
                                      .rope = rope,
-                                     .softmax = softmax,
+                                     .exps = exps,
                                      .scores = scores,
                                      .weigh = weigh,
                                      .swiglu = swiglu,
