@@ -144,10 +144,10 @@ static bool copy_begun(nb_pages *p, page_class *c, uint32_t seq, size_t length)
     uint32_t *entry = &c->tables[seq][rows / c->page_rows], page = nb_page_take(p, c);
     for (size_t i = 0; i < p->view.n_streams; i++) {
         const nb_kv_stream *s = &p->streams[i];
-        size_t cols = s->decl.cols;
-        if (p->class_of[i] == c)
-            memcpy(s->base + (size_t)page * c->page_rows * cols,
-                   s->base + (size_t)*entry * c->page_rows * cols, begun * cols * sizeof(float));
+        size_t heads = nb_kv_heads(s), cols = s->decl.cols / heads;
+        for (size_t h = 0; p->class_of[i] == c && h < heads; h++)
+            memcpy(s->base + (page * heads + h) * c->page_rows * cols,
+                   s->base + (*entry * heads + h) * c->page_rows * cols, begun * cols * sizeof(float));
     }
     exchange(c, entry, page);
     return true;

@@ -20,11 +20,14 @@ typedef struct nb_stream_decl {
     /* Rows a page: 0 is NB_PAGE_ROWS. 1, which needs a window, is for rows of megabytes; those pages are not cleared, so that
      * each row must be written whole before it is read. */
     size_t page_rows;
+    /* Heads whose parts of a row, of cols / heads values each, are read apart: within a page the rows of one head lie side by side,
+     * since memory is slow to give small pieces of each row. 0 is 1. */
+    size_t heads;
 } nb_stream_decl;
 
 typedef struct nb_kv_stream {
     nb_stream_decl decl;
-    float *base;             /* [pages][rows a page][cols] */
+    float *base;             /* [pages][heads][rows a page][cols / heads] */
     uint32_t *const *tables; /* [sequence slot] -> pages in the order of their rows */
 } nb_kv_stream;
 
@@ -33,7 +36,20 @@ typedef struct nb_kv {
     size_t n_streams;
 } nb_kv;
 
-/* Row `row` of sequence slot `seq`. The engine made its page before the step began. */
+static inline size_t nb_kv_heads(const nb_kv_stream *s)
+{
+    return s->decl.heads ? s->decl.heads : 1;
+}
+
+/* Head `head` of row `row` of sequence slot `seq`, in page_rows rows side by side. The engine made its page before the step began. */
+static inline float *nb_kv_head(const nb_kv_stream *s, uint32_t seq, size_t row, size_t head)
+{
+    size_t rows = s->decl.page_rows ? s->decl.page_rows : NB_PAGE_ROWS, heads = nb_kv_heads(s);
+    size_t page = s->tables[seq][row / rows];
+    return s->base + page * rows * s->decl.cols + (head * rows + row % rows) * (s->decl.cols / heads);
+}
+
+/* The whole row, of a stream whose heads are 1. */
 static inline float *nb_kv_row(const nb_kv_stream *s, uint32_t seq, size_t row)
 {
     if (s->decl.page_rows == 1) return s->base + s->tables[seq][row] * s->decl.cols;

@@ -114,7 +114,7 @@ typedef struct nb_attend_call {
     const nb_tensor *q; /* [T, heads * dk] */
     nb_tensor *out;     /* [T, heads * dv] */
     size_t heads, kv_heads, dk, dv;
-    size_t k_stream, v_stream; /* rows hold kv_heads * dk (dv) values; may be one stream (V == K) */
+    size_t k_stream, v_stream; /* rows hold kv_heads heads of dk (dv) values; may be one stream (V == K) */
     size_t window;
     bool compressed; /* also attend to comp_stream (kv_heads == 1, V == K) */
     size_t comp_stream;

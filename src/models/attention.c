@@ -17,7 +17,8 @@ nb_status nb_attention_open(const nb_model *m, nb_attention *a, nb_error *err)
 
 nb_status nb_attention_streams(nb_model *m, const nb_attention *a, nb_attention_layer *y, nb_error *err)
 {
-    const nb_stream_decl kv = {.cols = a->kv_heads * a->d, .tokens_per_row = 1, .window = y->window};
+    const nb_stream_decl kv = {
+        .cols = a->kv_heads * a->d, .tokens_per_row = 1, .window = y->window, .heads = a->kv_heads};
     nb_status s = nb_model_stream(m, kv, &y->k_stream, err);
     return s ? s : nb_model_stream(m, kv, &y->v_stream, err);
 }

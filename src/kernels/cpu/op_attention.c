@@ -84,14 +84,15 @@ static void find_tile(const row_list *l, size_t i, size_t *begin, size_t *end)
     }
 }
 
-/* Where column `col` of rows [row, row + n) is. */
-static void find_rows(const nb_kv_stream *s, uint32_t seq, size_t row, size_t n, size_t col,
+/* Where a head's part of rows [row, row + n) is. */
+static void find_rows(const nb_kv_stream *s, uint32_t seq, size_t row, size_t n, size_t head,
                       const float **rows)
 {
+    size_t step = s->decl.cols / nb_kv_heads(s);
     for (size_t i = 0; i < n;) {
-        const float *p = nb_kv_row(s, seq, row + i) + col;
+        const float *p = nb_kv_head(s, seq, row + i, head);
         size_t page = NB_PAGE_ROWS - (row + i) % NB_PAGE_ROWS;
-        for (; page && i < n; page--, i++, p += s->decl.cols) rows[i] = p;
+        for (; page && i < n; page--, i++, p += step) rows[i] = p;
     }
 }
 
@@ -101,17 +102,17 @@ static void find_list(const attend_job *j, const row_list *l, size_t kv, size_t 
 {
     const nb_attend_call *c = j->c;
     const nb_kv_stream *streams = j->x->kv->streams;
-    size_t n = end - begin, col = kv * (k ? c->dk : c->dv);
+    size_t n = end - begin;
     if (begin < l->dense) {
-        find_rows(&streams[k ? c->k_stream : c->v_stream], l->seq, l->from + begin, n, col, rows);
+        find_rows(&streams[k ? c->k_stream : c->v_stream], l->seq, l->from + begin, n, kv, rows);
         return;
     }
     const nb_kv_stream *s = &streams[k ? l->k_stream : l->v_stream];
     if (!l->select)
-        find_rows(s, l->seq, begin - l->dense, n, col, rows);
+        find_rows(s, l->seq, begin - l->dense, n, kv, rows);
     else
         for (size_t i = 0; i < n; i++)
-            rows[i] = nb_kv_row(s, l->seq, (size_t)l->select[begin - l->dense + i]) + col;
+            rows[i] = nb_kv_head(s, l->seq, (size_t)l->select[begin - l->dense + i], kv);
 }
 
 /* What is known of a query after some of its rows: weights are e^(score - max), and the output so far is their sum of values. */

@@ -64,10 +64,17 @@ static void store_rows(void *ctx, size_t thread, size_t begin, size_t end)
     store_job *j = ctx;
     const nb_tensor *a = j->a, *b = j->b;
     for (size_t t = begin; t < end; t++) {
-        float *row = nb_kv_row(j->s, j->x->rows.seq[t], j->x->rows.pos[t] / j->s->decl.tokens_per_row);
-        memcpy(row, a->f + t * a->cols, a->cols * sizeof *row);
-        if (b) memcpy(row + a->cols, b->f + t * b->cols, b->cols * sizeof *row);
-        if (!j->x->bad || nb_cpu_finite(row, a->cols + (b ? b->cols : 0))) continue;
+        size_t row = j->x->rows.pos[t] / j->s->decl.tokens_per_row, heads = nb_kv_heads(j->s),
+               cols = a->cols / heads;
+        const float *from = a->f + t * a->cols;
+        for (size_t h = 0; h < heads; h++)
+            memcpy(nb_kv_head(j->s, j->x->rows.seq[t], row, h), from + h * cols, cols * sizeof *from);
+        if (b) /* of one head */
+            memcpy(nb_kv_row(j->s, j->x->rows.seq[t], row) + a->cols, b->f + t * b->cols,
+                   b->cols * sizeof *from);
+        if (!j->x->bad ||
+            (nb_cpu_finite(from, a->cols) && (!b || nb_cpu_finite(b->f + t * b->cols, b->cols))))
+            continue;
         j->x->bad->row[t] = 1;
         atomic_store_explicit(&j->bad, true, memory_order_relaxed);
     }

@@ -36,8 +36,9 @@ static void attend_last(size_t threads, size_t heads, size_t kv_heads)
     uint32_t pages[] = {2, 1}, *tables[] = {pages}, last = LAST;
     exec_bench b;
     exec_bench_open_on(&b, threads, D);
-    const nb_kv_stream streams[] = {{{kv_heads * D, 1, 0}, memory[0], tables},
-                                    {{kv_heads * D, 1, 0}, memory[1], tables}};
+    const nb_kv_stream streams[] = {
+        {{.cols = kv_heads * D, .tokens_per_row = 1, .heads = kv_heads}, memory[0], tables},
+        {{.cols = kv_heads * D, .tokens_per_row = 1, .heads = kv_heads}, memory[1], tables}};
     const nb_kv kv = {streams, 2};
     b.x->kv = &kv;
     nb_tensor *tq = exec_tensor(&b, false, 1, heads * D, q), *to = exec_tensor(&b, false, 1, heads * D, NULL);

@@ -37,19 +37,19 @@ static void add(const float *query, const float *k, const float *v, double *sum,
     for (size_t i = 0; i < D; i++) want[i] += s * (double)v[i];
 }
 
-static void compare(const variant *w, const nb_kv *kv)
+static void compare(const variant *w, const nb_kv *all_kv)
 {
     for (size_t t = 0; t < BENCH_ROWS; t++)
         for (size_t h = 0; h < HEADS; h++) {
             const float *query = q + t * OUT + h * D;
-            size_t last = FIRST + t, col = h / (HEADS / w->kv_heads) * D;
+            size_t last = FIRST + t, kv = h / (HEADS / w->kv_heads);
             double sum = w->sinks ? exp((double)sinks[h]) : 0, want[D] = {0};
             for (size_t p = w->window && last + 1 > w->window ? last + 1 - w->window : 0; p <= last; p++)
-                add(query, nb_kv_row(&kv->streams[0], 0, p) + col, nb_kv_row(&kv->streams[1], 0, p) + col,
-                    &sum, want);
+                add(query, nb_kv_head(&all_kv->streams[0], 0, p, kv),
+                    nb_kv_head(&all_kv->streams[1], 0, p, kv), &sum, want);
             for (size_t i = 0; w->compressed && i < (w->selected ? TOP : (last + 1) / PER); i++) {
                 int32_t p = w->selected ? chosen[t * TOP + i] : (int32_t)i;
-                const float *row = p < 0 ? NULL : nb_kv_row(&kv->streams[2], 0, (size_t)p);
+                const float *row = p < 0 ? NULL : nb_kv_row(&all_kv->streams[2], 0, (size_t)p);
                 if (row) add(query, row, row, &sum, want);
             }
             for (size_t i = 0; i < D; i++)
@@ -128,8 +128,8 @@ static void test_tiles(void **unused)
         for (size_t i = 0; i < TOP; i++) chosen[t * TOP + i] = i < TOP - t ? (int32_t)(i + i / 100) : -1;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const variant *w = &variants[i];
-        const nb_kv_stream streams[] = {{{w->kv_heads * D, 1, w->window}, m.k[0], tables},
-                                        {{w->kv_heads * D, 1, w->window}, m.v[0], tables},
+        const nb_kv_stream streams[] = {{{w->kv_heads * D, 1, w->window, 0, w->kv_heads}, m.k[0], tables},
+                                        {{w->kv_heads * D, 1, w->window, 0, w->kv_heads}, m.v[0], tables},
                                         {{D, PER, 0}, m.c[0], few_tables}};
         const nb_kv kv = {streams, 3};
         for (size_t threads = 1; threads <= 8; threads++) attend(w, &kv, threads, threads == 1);
