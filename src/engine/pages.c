@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "engine/pages_internal.h"
 
-#define HUGE_FROM ((size_t)32 << 20) /* bytes of a table or a stream */
+#define HUGE_FROM ((size_t)8 << 20) /* bytes of a table or a stream */
 
 /* Takes memory, or only counts it: nb_pages_bytes_for is nb_pages_new without the taking. */
 typedef struct builder {

@@ -31,12 +31,13 @@ static void make(ops *o, problem *p)
         p->begin[i] = p->parts ? ops_below(o, p->n_rows + 1) : 0;
         p->end[i] = p->parts ? p->begin[i] + ops_below(o, p->n_rows - p->begin[i] + 1) : p->n_rows;
     }
-    p->k_rows = ops_alloc(p->n_rows * sizeof *p->k_rows);
-    p->v_rows = ops_alloc(p->n_rows * sizeof *p->v_rows);
+    p->k_rows = ops_alloc((p->n_rows + NB_AHEAD) * sizeof *p->k_rows);
+    p->v_rows = ops_alloc((p->n_rows + NB_AHEAD) * sizeof *p->v_rows);
     for (size_t i = 0; i < p->heads * p->dk; i++) p->q[i] = ops_normal(o);
     for (size_t i = 0; i < p->n_rows * p->dk; i++) p->k[i] = ops_normal(o);
     for (size_t i = 0; i < p->n_rows * p->dv; i++) p->v[i] = ops_normal(o);
     for (size_t i = 0; i < p->heads; i++) p->sinks[i] = ops_normal(o);
+    for (size_t r = p->n_rows; r < p->n_rows + NB_AHEAD; r++) p->k_rows[r] = p->v_rows[r] = p->q;
     for (size_t r = 0; r < p->n_rows; r++) { /* in any order: pages are */
         size_t at = p->n_rows - 1 - r;
         p->k_rows[r] = p->k + at * p->dk;

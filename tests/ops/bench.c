@@ -132,11 +132,11 @@ static void bench_rows(ops *o)
     enum { N = 4096, HEADS = 8, D = 128, CONTEXT = 512 };
     static float x[N], u[N], y[N], c[N / 2], s[N / 2], kv[CONTEXT * D], scores[HEADS][CONTEXT];
     nb_query queries[HEADS];
-    static const float *kv_rows[CONTEXT];
+    static const float *kv_rows[CONTEXT + NB_AHEAD];
     for (size_t i = 0; i < N; i++) x[i] = ops_normal(o), u[i] = ops_normal(o);
     for (size_t i = 0; i < N / 2; i++) c[i] = 0.6f, s[i] = 0.8f;
     for (size_t i = 0; i < CONTEXT * D; i++) kv[i] = ops_normal(o);
-    for (size_t i = 0; i < CONTEXT; i++) kv_rows[i] = kv + i * D;
+    for (size_t i = 0; i < CONTEXT + NB_AHEAD; i++) kv_rows[i] = kv + i % CONTEXT * D;
     for (size_t h = 0; h < HEADS; h++) queries[h] = (nb_query){x + h * D, y + h * D, scores[h], 0, CONTEXT};
     static const char *const names[] = {"rmsnorm", "rope", "exps", "swiglu", "dot", "axpy", "attend"};
     for (size_t op = 0; op < COUNT(names); op++) {

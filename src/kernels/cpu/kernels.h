@@ -18,12 +18,14 @@ typedef struct nb_query {
     size_t begin, end;
 } nb_query;
 
+#define NB_AHEAD 16 /* rows that are asked for in advance */
+
 /* Queries that share gathered rows (paging is not the kernel's business). What a query gets does not depend on the others. */
 typedef struct nb_attend_args {
     const nb_query *queries; /* [n_queries] */
     size_t n_queries;
-    const float *const *k_rows; /* pointers to dk floats */
-    const float *const *v_rows; /* pointers to dv floats; may be k_rows */
+    /* Pointers to dk and dv floats, and behind those of all rows NB_AHEAD more: what scores() and weigh() ask for by then. */
+    const float *const *k_rows, *const *v_rows;
     size_t dk, dv;
     float scale; /* multiplies q.k */
 } nb_attend_args;

@@ -166,10 +166,11 @@ static void finish(const attend_job *j, const softmax_state *s, size_t h, float 
         scale = expf(s->max - max);
         sum = sum * scale + expf(sink - max);
     }
+    scale /= sum;
     if (s->max == -INFINITY)
         memset(out, 0, c->dv * sizeof *out);
     else
-        for (size_t i = 0; i < c->dv; i++) out[i] *= scale / sum;
+        for (size_t i = 0; i < c->dv; i++) out[i] *= scale;
     nb_cpu_round(j->x, out, c->dv);
 }
 
@@ -183,12 +184,24 @@ typedef struct unit {
 typedef struct tile {
     nb_query q[MAX_QUERIES];
     softmax_state state[MAX_QUERIES];
-    const float *k_rows[TILE], *v_rows[TILE];
+    const float *k_rows[TILE + NB_AHEAD], *v_rows[TILE + NB_AHEAD];
     float scores[MAX_QUERIES * TILE];
 } tile;
 
-/* Weights and states of tile number `i`; what is left is weigh() of what it returns, after the queries' outs are set. */
-static nb_attend_args weights(const attend_job *j, const unit *u, size_t number, tile *w)
+/* The first keys of a tile, NB_AHEAD of them. */
+static void first_keys(const attend_job *j, const unit *u, size_t number, const float **rows)
+{
+    size_t begin, end;
+    find_tile(&u->list, number, &begin, &end);
+    if (end - begin > NB_AHEAD) end = begin + NB_AHEAD;
+    find_list(j, &u->list, u->kv, begin, end, true, rows);
+    for (size_t i = end - begin; i < NB_AHEAD; i++) rows[i] = rows[0];
+}
+
+/* Weights and states of one tile, before another of `next` (NULL: none); what is left is weigh() of what it returns, after the queries'
+ * outs are set. */
+static nb_attend_args weights(const attend_job *j, const unit *u, size_t number, const unit *next,
+                              size_t next_number, tile *w)
 {
     const nb_attend_call *c = j->c;
     const nb_kernels *k = nb_cpu_of(j->x)->k;
@@ -210,6 +223,11 @@ static nb_attend_args weights(const attend_job *j, const unit *u, size_t number,
     }
     find_list(j, &u->list, u->kv, r0, r1, true, w->k_rows);
     find_list(j, &u->list, u->kv, r0, r1, false, w->v_rows);
+    for (size_t i = 0; i < NB_AHEAD; i++) w->k_rows[r1 - r0 + i] = w->v_rows[i < r1 - r0 ? i : 0];
+    if (next)
+        first_keys(j, next, next_number, w->v_rows + r1 - r0);
+    else
+        for (size_t i = 0; i < NB_AHEAD; i++) w->v_rows[r1 - r0 + i] = w->v_rows[0];
     if (begin < end) k->scores(&a, begin, end);
     for (size_t i = 0; i < u->n; i++) {
         nb_query *q = &w->q[i];
@@ -235,7 +253,7 @@ static void attend_unit(const attend_job *j, const unit *u)
     step steps[MAX_QUERIES];
     for (size_t i = 0; i < u->n; i++) states[i] = NOTHING;
     for (size_t number = 0; number < tiles; number++) {
-        nb_attend_args a = weights(j, u, number, &w);
+        nb_attend_args a = weights(j, u, number, number + 1 < tiles ? u : NULL, number + 1, &w);
         for (size_t i = 0; i < u->n; i++) steps[i] = put_together(&states[i], &w.state[i]);
         for (size_t col = 0, end; col < c->dv; col = end) {
             end = col + SLICE < c->dv ? col + SLICE : c->dv;
@@ -273,26 +291,35 @@ static float *part_of(const attend_job *j, size_t t, size_t h, size_t number)
     return nb_cpu_of(j->x)->scores + ((t * j->c->heads + h) * j->tiles + number) * (j->c->dv + 2);
 }
 
+/* The tile of item `item`; false: its token has fewer. */
+static bool spread_unit(const attend_job *j, size_t item, unit *u, size_t *number)
+{
+    size_t groups = j->c->kv_heads * j->parts.n, group = item % groups, t = item / groups / j->tiles, h1;
+    *u = (unit){.t0 = t, .kv = group / j->parts.n, .list = list_of(j, t, t + 1)};
+    nb_heads_of_part(&j->parts, u->kv, group % j->parts.n, &u->h0, &h1);
+    u->n = u->heads = h1 - u->h0;
+    *number = item / groups % j->tiles;
+    return *number < n_tiles(&u->list);
+}
+
 static void spread_tiles(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const attend_job *j = ctx;
-    const nb_attend_call *c = j->c;
     tile w;
-    for (size_t item = begin; item < end; item++) {
-        size_t groups = c->kv_heads * j->parts.n, group = item % groups, number = item / groups % j->tiles,
-               t = item / groups / j->tiles;
-        unit u = {.t0 = t, .kv = group / j->parts.n, .list = list_of(j, t, t + 1)};
-        if (number >= n_tiles(&u.list)) continue;
-        size_t h1;
-        nb_heads_of_part(&j->parts, u.kv, group % j->parts.n, &u.h0, &h1);
-        u.n = u.heads = h1 - u.h0;
-        nb_attend_args a = weights(j, &u, number, &w);
+    unit u, after;
+    size_t number, after_number;
+    bool more = spread_unit(j, begin, &u, &number);
+    for (size_t item = begin; item < end; item++, u = after, number = after_number) {
+        bool is = more;
+        more = item + 1 < end && spread_unit(j, item + 1, &after, &after_number);
+        if (!is) continue;
+        nb_attend_args a = weights(j, &u, number, more ? &after : NULL, after_number, &w);
         for (size_t i = 0; i < u.n; i++) {
-            float *part = part_of(j, t, u.h0 + i, number);
+            float *part = part_of(j, u.t0, u.h0 + i, number);
             memcpy(part, &w.state[i], sizeof w.state[i]);
             w.q[i].out = part + 2;
         }
-        nb_cpu_of(j->x)->k->weigh(&a, 0, c->dv);
+        nb_cpu_of(j->x)->k->weigh(&a, 0, j->c->dv);
     }
 }
 

@@ -14,14 +14,23 @@ enum {
     ROWS = 4,    /* … with so many rows: 8 sums, 2 queries and a row fill the registers */
     VECTORS = 4, /* of columns of the output at a time */
     TILE_COLS = 8 * VECTORS,
-    TILE = 32, /* rows of V whose columns are taken strip by strip */
-    AHEAD = 16 /* rows that are asked for in advance */
+    TILE = 32 /* rows of V whose columns are taken strip by strip */
 };
 
 /* Into the second-level cache: there are far fewer lines on their way to the first, and while those are, loads wait. */
 NB_INLINE void prefetch(const float *line)
 {
     _mm_prefetch((const char *)line, _MM_HINT_T1);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
 }
 
 /* Lane sums: out[i][r] of sums[2 r + i], by halves: (0+4, 1+5, 2+6, 3+7), then halves again, as nb_lane_sum. */
@@ -65,8 +74,8 @@ NB_INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t qu
     __m256 sums[QUERIES * ROWS];
     NB_UNROLL
     for (size_t j = 0; j < ROWS; j++) {
-        k[j] = a->k_rows[r + j < end ? r + j : end - 1];
-        later[j] = a->k_rows[r + AHEAD + j < end ? r + AHEAD + j : end - 1];
+        k[j] = a->k_rows[smaller(r + j, end - 1)];
+        later[j] = a->k_rows[smaller(r + j, end - 1) + NB_AHEAD];
     }
     NB_UNROLL
     for (size_t i = 0; i < QUERIES * ROWS; i++) sums[i] = _mm256_setzero_ps();
@@ -106,9 +115,9 @@ void nb_avx2_scores(const nb_attend_args *a, size_t r0, size_t r1)
 typedef struct strip {
     const float *const *rows;
     const float *tile; /* rows first … side by side, TILE_COLS floats each; NULL: rows */
-    size_t first, end; /* end: of all rows */
-    size_t col, out;   /* where it begins in a row, and in an output */
-    size_t vectors;    /* VECTORS, or 1 with so many lanes */
+    size_t first;
+    size_t col, out; /* where it begins in a row, and in an output */
+    size_t vectors;  /* VECTORS, or 1 with so many lanes */
     size_t lanes;
 } strip;
 
@@ -122,7 +131,7 @@ NB_INLINE void add_rows(const nb_query *q, size_t queries, const strip *s, size_
         acc[i] = nb_load_lanes(q[i / vectors].out + s->out + i % vectors * 8, lanes);
     for (size_t r = r0; r < r1; r++) {
         const float *row = s->tile ? s->tile + (r - s->first) * TILE_COLS : s->rows[r] + s->col;
-        const float *later = s->rows[r + AHEAD < s->end ? r + AHEAD : s->end - 1] + s->col;
+        const float *later = s->rows[r + NB_AHEAD] + s->col;
         __m256 w[QUERIES];
         NB_UNROLL
         for (size_t i = 0; i < queries; i++) w[i] = _mm256_broadcast_ss(q[i].scores + r);
@@ -153,16 +162,6 @@ static void add_to(const nb_query *q, size_t queries, const strip *s, size_t r0,
     }
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Rows [t0, t1) for n (1 or 2) queries: those that both have for both, the others one by one, each query's in ascending order. */
 static void add_shared(const nb_query *q, size_t n, const strip *s, size_t t0, size_t t1, bool ahead)
 {
@@ -191,10 +190,10 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         for (size_t c = c0, cols; c < c1; c += cols) {
             cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 8);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > 4;
-            strip s = {a->v_rows, copy ? tile : NULL, t0, last, c, c - c0, whole ? VECTORS : 1, cols};
+            strip s = {a->v_rows, copy ? tile : NULL, t0, c, c - c0, whole ? VECTORS : 1, cols};
             for (size_t r = t0; copy && r < t1; r++)
                 for (size_t i = 0; i < TILE_COLS; i += 16) {
-                    prefetch(a->v_rows[smaller(r + AHEAD, last - 1)] + c + i);
+                    prefetch(a->v_rows[r + NB_AHEAD] + c + i);
                     float *to = tile + (r - t0) * TILE_COLS + i;
                     _mm256_store_ps(to, _mm256_loadu_ps(a->v_rows[r] + c + i));
                     _mm256_store_ps(to + 8, _mm256_loadu_ps(a->v_rows[r] + c + i + 8));

@@ -15,14 +15,23 @@ enum {
     ROWS = 4,    /* … so many rows: 16 sums, 4 queries and a row */
     VECTORS = 4, /* of columns of the output at a time */
     TILE_COLS = 16 * VECTORS,
-    TILE = 32, /* rows of V whose columns are taken strip by strip */
-    AHEAD = 16 /* rows that are asked for in advance */
+    TILE = 32 /* rows of V whose columns are taken strip by strip */
 };
 
 /* Into the second-level cache: there are far fewer lines on their way to the first, and while those are, loads wait. */
 INLINE void prefetch(const float *line)
 {
     _mm_prefetch((const char *)line, _MM_HINT_T1);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
 }
 
 INLINE __mmask16 first_lanes(size_t n)
@@ -57,8 +66,8 @@ INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queri
     __m512 sums[QUERIES * ROWS];
     UNROLL
     for (size_t j = 0; j < ROWS; j++) {
-        k[j] = a->k_rows[r + j < end ? r + j : end - 1];
-        later[j] = a->k_rows[r + AHEAD + j < end ? r + AHEAD + j : end - 1];
+        k[j] = a->k_rows[smaller(r + j, end - 1)];
+        later[j] = a->k_rows[smaller(r + j, end - 1) + NB_AHEAD];
     }
     UNROLL
     for (size_t i = 0; i < QUERIES * ROWS; i++) sums[i] = _mm512_setzero_ps();
@@ -104,9 +113,9 @@ void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
 typedef struct strip {
     const float *const *rows;
     const float *tile; /* rows first … side by side, TILE_COLS floats each; NULL: rows */
-    size_t first, end; /* end: of all rows */
-    size_t col, out;   /* where it begins in a row, and in an output */
-    size_t vectors;    /* VECTORS, or 1 with so many lanes */
+    size_t first;
+    size_t col, out; /* where it begins in a row, and in an output */
+    size_t vectors;  /* VECTORS, or 1 with so many lanes */
     __mmask16 lanes;
 } strip;
 
@@ -120,7 +129,7 @@ INLINE void add_rows(const nb_query *q, size_t queries, const strip *s, size_t r
         acc[i] = _mm512_maskz_loadu_ps(lanes, q[i / vectors].out + s->out + i % vectors * 16);
     for (size_t r = r0; r < r1; r++) {
         const float *row = s->tile ? s->tile + (r - s->first) * TILE_COLS : s->rows[r] + s->col;
-        const float *later = s->rows[r + AHEAD < s->end ? r + AHEAD : s->end - 1] + s->col;
+        const float *later = s->rows[r + NB_AHEAD] + s->col;
         __m512 w[QUERIES];
         UNROLL
         for (size_t i = 0; i < queries; i++) w[i] = _mm512_set1_ps(q[i].scores[r]);
@@ -147,16 +156,6 @@ INLINE void add_to(const nb_query *q, size_t queries, const strip *s, size_t r0,
         add_rows(q, queries, s, r0, r1, VECTORS, 0xFFFF, true);
     else
         add_rows(q, queries, s, r0, r1, VECTORS, 0xFFFF, false);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Rows [t0, t1) for n (1 to 4) queries: those that all have for all, the others one by one, each query's in ascending order. */
@@ -194,11 +193,10 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         for (size_t c = c0, cols; c < c1; c += cols) {
             cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 16);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > QUERIES;
-            strip s = {a->v_rows,           copy ? tile : NULL, t0, last, c, c - c0,
-                       whole ? VECTORS : 1, first_lanes(cols)};
+            strip s = {a->v_rows, copy ? tile : NULL, t0, c, c - c0, whole ? VECTORS : 1, first_lanes(cols)};
             for (size_t r = t0; copy && r < t1; r++)
                 for (size_t i = 0; i < TILE_COLS; i += 16) {
-                    prefetch(a->v_rows[smaller(r + AHEAD, last - 1)] + c + i);
+                    prefetch(a->v_rows[r + NB_AHEAD] + c + i);
                     _mm512_store_ps(tile + (r - t0) * TILE_COLS + i, _mm512_loadu_ps(a->v_rows[r] + c + i));
                 }
             for (size_t i = 0; i < a->n_queries; i += QUERIES)
