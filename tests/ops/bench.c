@@ -59,22 +59,34 @@ static void fill(void *ctx, size_t thread, size_t begin, size_t end)
     }
 }
 
+/* Rows of floats at x as the kernel of their form takes them. */
+static void make_rows(const nb_kernels *k, const nb_packed *w, const float *x, size_t rows, row_form form,
+                      float *out)
+{
+    for (size_t r = 0; r < rows; r++, x += w->k_pad, out += w->k_pad) {
+        if (form == INT8_ROWS)
+            k->quantise_i8(x, w->k, w->k_pad, out);
+        else if (form == BF16_ROWS && k->prepare_bf16)
+            k->prepare_bf16(x, w->k, w->k_pad, out);
+        else
+            memcpy(out, x, w->k_pad * sizeof *x);
+    }
+}
+
 /* Seconds a call, the best of a few rounds, for each table. One that takes longer than 0.2 s is called once only. */
 static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, row_form form, double *seconds)
 {
     float *x = nb_calloc_aligned(rows * w->k_pad, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
     if (!x || !y) exit(2);
     for (size_t i = 0; i < rows * w->k_pad; i++) x[i] = i % w->k_pad < w->k ? ops_normal(o) : 0;
-    bool int8 = form == INT8_ROWS;
-    float *q = int8 ? nb_calloc_aligned(rows * w->k_pad, sizeof *q) : x;
+    float *q = nb_calloc_aligned(rows * w->k_pad, sizeof *q);
     if (!q) exit(2);
-    for (size_t r = 0; int8 && r < rows; r++)
-        o->tables[0]->quantise_i8(x + r * w->k_pad, w->k, w->k_pad, q + r * w->k_pad);
     size_t next = 0;
     for (size_t t = 0; t < o->n_tables; t++) seconds[t] = 1e9;
     for (int round = 0; round < ROUNDS; round++)
         for (size_t t = 0; t < o->n_tables; t++) {
             if (seconds[t] < 1e9 && seconds[t] > 0.2) continue;
+            make_rows(o->tables[t], w, x, rows, form, q);
             size_t calls = 0;
             double start = nb_now(), spent;
             do {
@@ -85,7 +97,7 @@ static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, row_for
             } while (spent < 0.05);
             if (spent / (double)calls < seconds[t]) seconds[t] = spent / (double)calls;
         }
-    if (int8) free(q);
+    free(q);
     free(x);
     free(y);
 }

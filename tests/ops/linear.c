@@ -8,6 +8,7 @@
 #include "ops.h"
 
 #include "base/mem.h"
+#include "kernels/cpu/fixed16.h"
 #include "kernels/cpu/int8.h"
 #include "numerics/formats.h"
 
@@ -19,16 +20,17 @@ typedef enum data {
     ZERO_INPUT,
     HUGE_MULTIPLIER,
     TINY_MULTIPLIER,
-    HUGE_INPUT, /* about 1e30 */
-    TINY_INPUT, /* about 1e-36: products near the subnormals */
-    NAN_INPUT,  /* in one row only */
+    HUGE_INPUT,  /* about 1e30 */
+    TINY_INPUT,  /* about 1e-36: products near the subnormals */
+    MIXED_INPUT, /* 1e30 beside 1e-30 */
+    NAN_INPUT,   /* in one row only */
     INF_INPUT,
     DATA_COUNT
 } data;
 
 static const char *const data_names[DATA_COUNT] = {
     "random",          "all codes",  "all scales", "zero weights", "zero input", "huge multiplier",
-    "tiny multiplier", "huge input", "tiny input", "NaN input",    "inf input"};
+    "tiny multiplier", "huge input", "tiny input", "mixed input",  "NaN input",  "inf input"};
 
 typedef struct problem {
     ops *o;
@@ -81,6 +83,8 @@ static void fill_input(problem *p)
     for (size_t r = 0; r < p->rows; r++) {
         for (size_t k = 0; k < p->ldx; k++)
             p->x[r * p->ldx + k] = k < p->w.k && p->kind != ZERO_INPUT ? ops_normal(p->o) * size : 0;
+        for (size_t k = 0; p->kind == MIXED_INPUT && k < p->w.k; k++)
+            p->x[r * p->ldx + k] *= powf(10, (float)ops_below(p->o, 61) - 30);
         p->row_scale[r] = (float)(0.25 + ops_uniform(p->o));
     }
     size_t row = ops_below(p->o, p->rows), k = ops_below(p->o, p->w.k);
@@ -337,13 +341,54 @@ static void check_product(problem *p, const nb_kernels *t, const float *rows)
     free(x);
 }
 
+/* The step of a block in fixed point: the smallest power of two that keeps its largest within 32639 steps, but 2^-125 at least. NaN when
+ * a value is not finite. */
+static double fixed_step(const float *x)
+{
+    double amax = 0, step = 0x1p-125;
+    for (size_t i = 0; i < 16; i++) {
+        if (!isfinite(x[i])) return NAN;
+        amax = fmax(amax, fabs((double)x[i]));
+    }
+    while (amax > 32639 * step) step *= 2;
+    return step;
+}
+
+/* What prepare_bf16 makes of rows that BF16 holds: each value rounded to the nearest whole number of steps, NaN where there is no step,
+ * and -12 times the sum of the whole numbers; from floats that BF16 does not hold, and in place, as well. */
+static void check_prepare(problem *p, const nb_kernels *t, const float *rounded, float *out)
+{
+    char what[160];
+    describe(p, t, what, sizeof what);
+    bool near = true, bias = true;
+    for (size_t r = 0; r < p->rows; r++) {
+        const float *x = rounded + r * p->ldx;
+        float *row = out + r * p->ldx;
+        memcpy(row, p->x + r * p->ldx, p->ldx * sizeof *row);
+        t->prepare_bf16(r % 2 ? row : p->x + r * p->ldx, p->w.k, p->w.k_pad, row);
+        for (size_t b = 0; b < p->w.k_pad / 16; b++) {
+            double step = fixed_step(x + 16 * b), sum = 0;
+            for (size_t i = 16 * b; i < 16 * b + 16; i++) {
+                double q = nearbyint((double)x[i] / step), got = (double)nb_fixed16_value(row, i);
+                near &= isnan(step) ? isnan(got) != 0 : got == q * step;
+                sum += q;
+            }
+            bias &= isnan(step) || (double)nb_fixed16_row(row)[b].bias == -12 * sum;
+        }
+    }
+    ops_check(p->o, near, "%s: bf16: a value in fixed point is off", what);
+    ops_check(p->o, bias, "%s: bf16: a bias in fixed point is off", what);
+}
+
 /* Rows whose values BF16 holds, through linear_bf16: the bound of the linear, but sums run over all k (a rounding for each product
- * at worst), and tiles flush what is below 2^-126. */
+ * at worst), and tiles flush what is below 2^-126. In fixed point a value is off by half a step, too. */
 static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, data kind)
 {
     problem p = {.o = o, .kind = kind, .rows = rows, .w = {.format = f}};
     make(&p, f, n, k);
-    for (size_t i = 0; i < rows * p.ldx; i++) p.x[i] = nb_bf16_round(p.x[i]);
+    float *rounded = ops_alloc(rows * p.ldx * sizeof *rounded),
+          *made = ops_alloc(rows * p.ldx * sizeof *made);
+    for (size_t i = 0; i < rows * p.ldx; i++) rounded[i] = nb_bf16_round(p.x[i]);
     double gamma = (double)(k + 20) * ULP;
     for (size_t t = 0; t < o->n_tables; t++) {
         const nb_kernels *table = o->tables[t];
@@ -351,25 +396,33 @@ static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, dat
         char what[160];
         describe(&p, table, what, sizeof what);
         bool ok = true, one = true, split = true;
-        table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, y, n, 0, p.w.panels);
+        const bool fixed = table->prepare_bf16 != NULL;
+        if (fixed) check_prepare(&p, table, rounded, made);
+        const float *x = fixed ? made : rounded;
+        table->linear_bf16(&p.w, x, p.ldx, rows, p.row_scale, y, n, 0, p.w.panels);
         for (size_t r = 0; r < rows; r++) {
             for (size_t i = 0; i < n; i++) {
-                double sum = 0, size = 0, scale = (double)p.w.multiplier * (double)p.row_scale[r];
+                double sum = 0, size = 0, off = 0, step = 0;
+                double scale = (double)p.w.multiplier * (double)p.row_scale[r];
                 for (size_t j = 0; j < k; j++) {
-                    double term = (double)p.x[r * p.ldx + j] * (double)p.w_rows[i * k + j];
+                    double weight = (double)p.w_rows[i * k + j];
+                    double term = (double)rounded[r * p.ldx + j] * weight;
+                    if (j % 16 == 0) step = fixed ? fixed_step(rounded + r * p.ldx + j) : 0;
                     sum += term;
                     size += fabs(term);
+                    off += step / 2 * fabs(weight);
                 }
-                double tol = gamma * size * scale + (double)k * 0x1p-126 * 3000 * scale + 0x1p-126;
+                double tol =
+                    (gamma * (size + off) + off) * scale + (double)k * 0x1p-126 * 3000 * scale + 0x1p-126;
                 bool overflow = size > 1e37 || size * scale > 1e37;
                 ok &= ops_close((double)y[r * n + i], sum * scale, tol, overflow);
             }
-            table->linear_bf16(&p.w, p.x + r * p.ldx, p.ldx, 1, p.row_scale + r, z + r * n, n, 0, p.w.panels);
+            table->linear_bf16(&p.w, x + r * p.ldx, p.ldx, 1, p.row_scale + r, z + r * n, n, 0, p.w.panels);
             one &= same_bits(z + r * n, y + r * n, n);
         }
         for (size_t s = 0; s <= p.w.panels; s++) {
-            table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, z, n, s, p.w.panels);
-            table->linear_bf16(&p.w, p.x, p.ldx, rows, p.row_scale, z, n, 0, s);
+            table->linear_bf16(&p.w, x, p.ldx, rows, p.row_scale, z, n, s, p.w.panels);
+            table->linear_bf16(&p.w, x, p.ldx, rows, p.row_scale, z, n, 0, s);
             split &= same_bits(z, y, rows * n);
         }
         ops_check(o, ok, "%s: bf16: an output is off", what);
@@ -378,6 +431,8 @@ static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, dat
         free(y);
         free(z);
     }
+    free(rounded);
+    free(made);
     unmake(&p);
 }
 

@@ -41,8 +41,15 @@ typedef struct nb_kernels {
     void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                    float *y, size_t ldy, size_t p0, size_t p1);
 
-    /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic): sums over all
-     * k in ascending order of instructions that add 32 products each, or as linear does. May be linear itself. */
+    /* A row of k floats, rounded to BF16, in the form that linear_bf16 takes: fixed16.h, with zeros from k to k_pad. row may be x.
+     * NULL: linear_bf16 takes the floats. */
+    void (*prepare_bf16)(const float *x, size_t k, size_t k_pad, float *row);
+
+    /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic). Without prepare_bf16:
+     * sums over all k in ascending order of instructions that add 32 products each, or as linear does; may be linear itself. With it:
+     * sums over 16 k are exact integers of what the rows stand for, then times (weight scale * activation scale), added in ascending
+     * order in F32. An output is then off by 2^-15 * 256/255 of a block's largest magnitude at most for each weight of magnitude 1 besides,
+     * or by 2^-127 where that is more, and a row with a value that is not finite gives NaN. */
     void (*linear_bf16)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                         float *y, size_t ldy, size_t p0, size_t p1);
 

@@ -1,6 +1,7 @@
 /*
  * The one linear operator. What an arithmetic does to the inputs happens here and nowhere else: the inputs are made once per
- * distinct activation scale, padded with zeros to the packed width, and every format then runs the same kernel.
+ * distinct activation scale, padded with zeros to the packed width, and every format then runs the same kernel. For FP4 weights a table
+ * may have a form of its own for values that BF16 holds (fixed16.h).
  *
  *     exact          x
  *     bf16           x rounded to BF16, for quantised weights
@@ -12,6 +13,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/exec.h"
+#include "kernels/cpu/fixed16.h"
 #include "kernels/cpu/int8.h"
 #include "numerics/formats.h"
 #include "numerics/nvfp4.h"
@@ -58,6 +60,16 @@ static input_kind input_of(const nb_exec *x, const nb_linear *l)
     }
 }
 
+typedef void (*prepare_fn)(const float *x, size_t k, size_t k_pad, float *row);
+
+/* How the table puts l's input into a form of its own; NULL where it takes floats. */
+static prepare_fn prepare_of(const nb_exec *x, const nb_linear *l)
+{
+    input_kind kind = input_of(x, l);
+    bool fp4 = l->format == NB_FMT_NVFP4 || l->format == NB_FMT_MXFP4;
+    return fp4 && kind != IN_PLAIN && kind != IN_INT8 ? nb_cpu_of((nb_exec *)x)->k->prepare_bf16 : NULL;
+}
+
 /* Makes the kernel's input for rows of k values at src (ld apart), each optionally picked by `pick`. */
 typedef struct input_job {
     const nb_kernels *kernels;
@@ -66,7 +78,8 @@ typedef struct input_job {
     const uint32_t *pick; /* row r reads src row pick[r] / divide; NULL: row r */
     size_t divide;
     input_kind kind;
-    bool bf16; /* the quantiser's input is rounded first */
+    prepare_fn prepare; /* or NULL */
+    bool bf16;          /* the quantiser's input is rounded first */
     nb_act_kernel kernel;
     bool saturate;
     float gs, multiplier; /* the static scale, both ways */
@@ -82,6 +95,10 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
         float gs = j->gs, multiplier = j->multiplier;
         switch (j->kind) {
         case IN_BF16:
+            if (j->prepare) {
+                j->prepare(s, j->k, j->k_pad, d);
+                continue;
+            }
             for (size_t i = 0; i < j->k; i++) d[i] = nb_bf16_round(s[i]);
             break;
         case IN_DYNAMIC:
@@ -94,6 +111,10 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
             }
             nb_nvfp4_quantise_row(d, j->k, gs, j->kernel, j->saturate, d);
             j->scale[r] = multiplier;
+            if (j->prepare) {
+                j->prepare(d, j->k, j->k_pad, d);
+                continue;
+            }
             break;
         case IN_INT8: j->kernels->quantise_i8(s, j->k, j->k_pad, d); continue;
         case IN_PLAIN: memcpy(d, s, j->k * sizeof *d); break;
@@ -139,6 +160,7 @@ static void how_input(input_job *j, const nb_exec *x, const nb_linear *l)
 {
     j->kernels = nb_cpu_of((nb_exec *)x)->k;
     j->kind = input_of(x, l);
+    j->prepare = prepare_of(x, l);
     j->bf16 = x->quant_bf16;
     j->kernel = x->act_kernel;
     j->saturate = !x->cast_nosat;
@@ -168,7 +190,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
 {
     input_kind k = input_of(x, a);
-    return k == input_of(x, b) &&
+    return k == input_of(x, b) && prepare_of(x, a) == prepare_of(x, b) &&
            (k != IN_STATIC || (nb_f32_bits(a->input_gs) == nb_f32_bits(b->input_gs) &&
                                nb_f32_bits(a->input_multiplier) == nb_f32_bits(b->input_multiplier)));
 }
@@ -296,7 +318,7 @@ typedef struct back_job {
     const float *in; /* [rows][k_pad] as the kernels take it */
     const float *scale;
     size_t k, k_pad;
-    bool i8;
+    bool i8, fixed;
     float *y;
 } back_job;
 
@@ -307,7 +329,10 @@ static void back_rows(void *ctx, size_t thread, size_t begin, size_t end)
     for (size_t r = begin; r < end; r++) {
         const float *s = j->in + r * j->k_pad;
         float *y = j->y + r * j->k, scale = j->scale ? j->scale[r] : 1.0f;
-        for (size_t i = 0; i < j->k; i++) y[i] = j->i8 ? nb_i8_value(s, j->k_pad, i) : s[i] * scale;
+        for (size_t i = 0; i < j->k; i++)
+            y[i] = j->i8      ? nb_i8_value(s, j->k_pad, i)
+                   : j->fixed ? nb_fixed16_value(s, i) * scale
+                              : s[i] * scale;
     }
 }
 
@@ -317,7 +342,8 @@ void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_ten
     size_t rows = x->rows.n;
     if (x->err.status || !need_scale(x, as)) return;
     input made = make_input(x, as, l->w->block, in->f, in->cols, rows, NULL, 1);
-    back_job j = {made.x, made.scale, in->cols, made.ld, made.kind == IN_INT8, y->f};
+    back_job j = {made.x, made.scale, in->cols, made.ld, made.kind == IN_INT8, prepare_of(x, as) != NULL,
+                  y->f};
     if (made.kind != IN_PLAIN || y != in) nb_cpu_rows(x, rows, in->cols, back_rows, &j);
     nb_cpu_tell(x, "as_input", y, rows);
 }

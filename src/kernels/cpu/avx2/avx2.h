@@ -10,6 +10,11 @@
 void nb_avx2_linear(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                     float *y, size_t ldy, size_t p0, size_t p1);
 
+/* As nb_kernels.prepare_bf16, nb_kernels.linear_bf16. */
+void nb_avx2_prepare_bf16(const float *x, size_t k, size_t k_pad, float *row);
+void nb_avx2_linear_bf16(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
+                         float *y, size_t ldy, size_t p0, size_t p1);
+
 /* As nb_kernels.quantise_i8, nb_kernels.linear_i8. */
 void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row);
 void nb_avx2_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,

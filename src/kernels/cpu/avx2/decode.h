@@ -26,6 +26,14 @@
 #define NB_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* After each add to a sum of several products. GCC would form all products first and then add them as a tree, for which there are not
+ * registers enough. */
+#if defined(__clang__)
+#define NB_IN_PLACE(v) (void)(v)
+#else
+#define NB_IN_PLACE(v) __asm__("" : "+x"(v))
+#endif
+
 /* 4 k of 16 rows on the way to F32; nb_take turns them into vectors, in most formats with one instruction each. */
 typedef struct nb_quad {
     __m256i w[8];

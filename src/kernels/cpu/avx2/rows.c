@@ -106,7 +106,8 @@ const nb_kernels *nb_kernels_avx2(void)
 {
     static const nb_kernels table = {.name = "avx2",
                                      .linear = nb_avx2_linear,
-                                     .linear_bf16 = nb_avx2_linear,
+                                     .prepare_bf16 = nb_avx2_prepare_bf16,
+                                     .linear_bf16 = nb_avx2_linear_bf16,
                                      .quantise_i8 = nb_avx2_quantise_i8,
                                      .linear_i8 = nb_avx2_linear_i8,
                                      .rmsnorm = nb_avx2_rmsnorm,
