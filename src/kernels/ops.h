@@ -275,6 +275,7 @@ struct nb_exec {
     bool quant_bf16; /* round what the NVFP4 quantiser receives to BF16, the GPU kernels' input type */
     nb_act_kernel act_kernel; /* whose quantiser w4a4 is */
     bool cast_nosat;          /* its cast to E4M3 does not saturate: above 464 it gives NaN */
+    bool streamed;            /* layers' weights come and go: each has memory of its own, and gives it back */
     int layer;                /* set by the engine while layers run */
     nb_rows rows;
     const nb_kv *kv;

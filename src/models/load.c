@@ -395,6 +395,7 @@ nb_status nb_model_load(const char *path, nb_exec *x, const nb_load_options *loa
     if (!m) return nb_fail_nomem(err, "a model", sizeof *m);
     m->x = x;
     if (load) m->load = *load;
+    x->streamed = m->load.stream;
     loader ld = {.m = m, .sink = sink};
     nb_status s;
     if ((s = open_model(m, path, err))) goto out;

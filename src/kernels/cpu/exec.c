@@ -191,7 +191,8 @@ static nb_status weight_blank(nb_exec *x, nb_format format, size_t n, size_t k, 
     }
     w->blocks = blocks;
     for (size_t b = 0; b < blocks; b++) {
-        s = nb_packed_alloc_in(&nb_cpu_of(x)->slabs, format, n / blocks, k, scale_k, &w->block[b], err);
+        s = nb_packed_alloc_in(x->streamed ? NULL : &nb_cpu_of(x)->slabs, format, n / blocks, k, scale_k,
+                               &w->block[b], err);
         if (s != NB_OK) goto out;
         w->block[b].multiplier = multiplier;
     }
