@@ -224,6 +224,10 @@ nb_status nb_roof_measure(nb_pool *pool, size_t bytes, nb_roof *out, nb_error *e
         j->loop = nb_roof_maddubs;
         out->maddubs_gops = best_rate(pool, threads, 1, unit_part, j, steps * NB_MADDUBS_OPS);
     }
+    if (cpu.avx2 && cpu.avx_vnni) {
+        j->loop = nb_roof_avxvnni;
+        out->avxvnni_gops = best_rate(pool, threads, 1, unit_part, j, steps * NB_AVXVNNI_OPS);
+    }
     if (cpu.avx512_vnni) {
         j->loop = nb_roof_vnni;
         out->vnni_gops = best_rate(pool, threads, 1, unit_part, j, steps * NB_VNNI_OPS);

@@ -14,9 +14,9 @@ typedef struct nb_roof {
     double
         fma_gflops; /* F32 multiply-adds in registers, two operations each, with the widest vectors that the table
                           of kernels uses (256 bits; 128 without AVX2) */
-    /* Bytes multiplied and added, two operations a product: by maddubs (AVX2), by dpbusd of 512 bits (AVX-512 VNNI); BF16 in AMX tiles.
+    /* Bytes multiplied and added, two operations a product: by maddubs (AVX2), by dpbusd of 256 bits (AVX-VNNI), of 512 (AVX-512 VNNI); BF16 in AMX tiles.
      * 0: this machine has no such unit, or the kernel does not let us use it. */
-    double maddubs_gops, vnni_gops, amx_gflops;
+    double maddubs_gops, avxvnni_gops, vnni_gops, amx_gflops;
 } nb_roof;
 
 /* Measures with all threads of the pool over a buffer of `bytes` (0: 512 MiB; it should be many times the caches) for

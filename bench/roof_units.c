@@ -29,6 +29,21 @@ __attribute__((target("avx2"))) uint64_t nb_roof_maddubs(size_t steps)
     return (uint64_t)_mm256_extract_epi64(acc[0], 0);
 }
 
+__attribute__((target("avx2,avxvnni"))) uint64_t nb_roof_avxvnni(size_t steps)
+{
+    const __m256i x = _mm256_set1_epi32(0x03030303), y = _mm256_set1_epi32(0x05050505);
+    __m256i acc[CHAINS];
+#pragma GCC unroll 12
+    for (int j = 0; j < CHAINS; j++) acc[j] = _mm256_set1_epi32(j);
+    for (size_t i = 0; i < steps; i++) {
+#pragma GCC unroll 12
+        for (int j = 0; j < CHAINS; j++) acc[j] = _mm256_dpbusd_avx_epi32(acc[j], x, y);
+    }
+#pragma GCC unroll 12
+    for (int j = 1; j < CHAINS; j++) acc[0] = _mm256_xor_si256(acc[0], acc[j]);
+    return (uint64_t)_mm256_extract_epi64(acc[0], 0);
+}
+
 __attribute__((target("avx512f,avx512vnni"))) uint64_t nb_roof_vnni(size_t steps)
 {
     const __m512i x = _mm512_set1_epi32(0x03030303), y = _mm512_set1_epi32(0x05050505);
@@ -71,6 +86,11 @@ __attribute__((target("amx-tile,amx-bf16"))) uint64_t nb_roof_amx(size_t steps)
 }
 #else
 uint64_t nb_roof_maddubs(size_t steps)
+{
+    return 0;
+}
+
+uint64_t nb_roof_avxvnni(size_t steps)
 {
     return 0;
 }

@@ -250,7 +250,8 @@ static void print_result(bool json, bool last, const result *r)
 static double int8_roof(const nb_roof *r, const char *isa)
 {
     if (strcmp(isa, "generic") == 0) return 0;
-    return strcmp(isa, "avx2") == 0 ? r->maddubs_gops : r->vnni_gops;
+    if (strcmp(isa, "avx2") == 0) return r->maddubs_gops;
+    return strcmp(isa, "avxvnni") == 0 ? r->avxvnni_gops : r->vnni_gops;
 }
 
 /* A roof of a unit that this machine may lack: then null. */

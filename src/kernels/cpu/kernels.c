@@ -5,12 +5,13 @@
 
 size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap)
 {
-    const nb_kernels *all[5] = {nb_kernels_generic()};
+    const nb_kernels *all[6] = {nb_kernels_generic()};
     size_t n = 1;
 #if defined(__x86_64__)
     if (cpu->avx2) all[n++] = nb_kernels_avx2();
-    if (cpu->avx2 && cpu->avx512 && cpu->avx512_vnni) all[n++] = nb_kernels_avx512();
-    bool avx512 = n == 3;
+    if (cpu->avx2 && cpu->avx_vnni) all[n++] = nb_kernels_avxvnni();
+    const bool avx512 = cpu->avx2 && cpu->avx512 && cpu->avx512_vnni;
+    if (avx512) all[n++] = nb_kernels_avx512();
     if (avx512 && cpu->avx512_bf16) all[n++] = nb_kernels_avx512bf16();
     if (avx512 && cpu->amx_bf16 && nb_amx_permitted()) all[n++] = nb_kernels_amx();
 #endif

@@ -31,7 +31,7 @@ typedef struct nb_attend_args {
 } nb_attend_args;
 
 typedef struct nb_kernels {
-    const char *name; /* "generic", "avx2", "avx512", "avx512bf16", "amx" */
+    const char *name; /* "generic", "avx2", "avxvnni", "avx512", "avx512bf16", "amx" */
 
     /* y[r][16 p + i] = (sum over k of x[r][k] * W[16 p + i][k]) * scale_r for panels [p0, p1) and rows 0 <= r < rows;
      * outputs at or beyond w->n are not written. x has ldx floats a row, of which k_pad are readable and those
@@ -93,6 +93,7 @@ typedef struct nb_kernels {
 const nb_kernels *nb_kernels_generic(void);
 #if defined(__x86_64__)
 const nb_kernels *nb_kernels_avx2(void);
+const nb_kernels *nb_kernels_avxvnni(void);    /* AVX-VNNI beside AVX2 */
 const nb_kernels *nb_kernels_avx512(void);     /* F, BW, VL, DQ and VNNI */
 const nb_kernels *nb_kernels_avx512bf16(void); /* AVX512-BF16 beside them */
 const nb_kernels *nb_kernels_amx(void);        /* AMX-BF16 beside AVX-512's */
@@ -103,7 +104,7 @@ bool nb_amx_permitted(void);
 /* The tables this machine can run, generic first, best last; returns their number (at most cap). */
 size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap);
 
-/* The best table, or the one named ("generic", "avx2", "avx512", "avx512bf16", "amx"). NULL when the name is unknown or the machine lacks it. */
+/* The best table, or the one named ("generic", "avx2", "avxvnni", "avx512", "avx512bf16", "amx"). NULL when the name is unknown or the machine lacks it. */
 const nb_kernels *nb_kernels_pick(const nb_cpu *cpu, const char *name);
 
 #endif

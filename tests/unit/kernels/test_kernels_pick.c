@@ -50,6 +50,21 @@ static void bf16_products_come_after_avx512(void **state)
     assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avx2");
 }
 
+/* Machines with AVX-512 have AVX-VNNI as well, and tables that are better. */
+static void avx_vnni_comes_before_avx512(void **state)
+{
+    nb_cpu cpu = {.avx2 = true, .avx_vnni = true};
+    const nb_kernels *list[8];
+    assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avxvnni");
+    cpu.avx512 = cpu.avx512_vnni = true;
+    assert_int_equal(nb_kernels_list(&cpu, list, 8), 4);
+    assert_string_equal(list[2]->name, "avxvnni");
+    assert_string_equal(nb_kernels_pick(&cpu, NULL)->name, "avx512");
+    assert_ptr_equal(nb_kernels_pick(&cpu, "avxvnni"), list[2]);
+    cpu.avx_vnni = false;
+    assert_null(nb_kernels_pick(&cpu, "avxvnni"));
+}
+
 /* From here on every arch_prctl of this process is refused, as a sandbox or an old kernel does. */
 static bool refuse_arch_prctl(void)
 {
@@ -96,7 +111,7 @@ static void every_operator_is_there(void **state)
     size_t n = nb_kernels_list(&cpu, list, 8);
     for (size_t i = 0; i < n; i++) {
         const nb_kernels *k = list[i];
-        assert_true(k->linear && k->rmsnorm && k->rope && k->exps && k->scores && k->weigh && k->swiglu &&
+        assert_true(k->linear && k->rmsnorm && k->rope && k->softmax && k->scores && k->weigh && k->swiglu &&
                     k->dot && k->axpy);
     }
 }
@@ -105,8 +120,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generic_runs_anywhere),           cmocka_unit_test(best_comes_last),
-        cmocka_unit_test(bf16_products_come_after_avx512), cmocka_unit_test(amx_refused_falls_back),
-        cmocka_unit_test(unknown_names_give_nothing),      cmocka_unit_test(every_operator_is_there),
+        cmocka_unit_test(bf16_products_come_after_avx512), cmocka_unit_test(avx_vnni_comes_before_avx512),
+        cmocka_unit_test(amx_refused_falls_back),          cmocka_unit_test(unknown_names_give_nothing),
+        cmocka_unit_test(every_operator_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,20 +104,6 @@ void nb_avx2_swiglu(const float *g, const float *u, float limit, size_t n, float
 
 const nb_kernels *nb_kernels_avx2(void)
 {
-    static const nb_kernels table = {.name = "avx2",
-                                     .linear = nb_avx2_linear,
-                                     .prepare_bf16 = nb_avx2_prepare_bf16,
-                                     .linear_bf16 = nb_avx2_linear_bf16,
-                                     .quantise_i8 = nb_avx2_quantise_i8,
-                                     .linear_i8 = nb_avx2_linear_i8,
-                                     .rmsnorm = nb_avx2_rmsnorm,
-                                     .rope = nb_avx2_rope,
-                                     .exps = nb_avx2_exps,
-                                     .scores = nb_avx2_scores,
-                                     .weigh = nb_avx2_weigh,
-                                     .swiglu = nb_avx2_swiglu,
-                                     .dot = nb_avx2_dot,
-                                     .axpy = nb_avx2_axpy,
-                                     .mix = nb_avx2_mix};
+    static const nb_kernels table = NB_AVX2_TABLE("avx2", nb_avx2_linear_i8);
     return &table;
 }
