@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "bench/roof.h"
 
-enum { ROUNDS = 7 };
+enum { ROUNDS = 7, GAP = 16 };     /* GAP: floats between two rows, as op_linear.c leaves */
 #define ROTATE ((size_t)384 << 20) /* bytes of weights in turn */
 
 typedef enum row_form {
@@ -31,10 +31,10 @@ static void panels(void *ctx, size_t thread, size_t begin, size_t end)
 {
     job *j = ctx;
     if (j->form == INT8_ROWS)
-        j->k->linear_i8(j->w, j->x, j->w->k_pad, j->rows, j->y, j->w->n, begin, end);
+        j->k->linear_i8(j->w, j->x, j->w->k_pad + GAP, j->rows, j->y, j->w->n, begin, end);
     else
-        (j->form == BF16_ROWS ? j->k->linear_bf16 : j->k->linear)(j->w, j->x, j->w->k_pad, j->rows, NULL,
-                                                                  j->y, j->w->n, begin, end);
+        (j->form == BF16_ROWS ? j->k->linear_bf16 : j->k->linear)(j->w, j->x, j->w->k_pad + GAP, j->rows,
+                                                                  NULL, j->y, j->w->n, begin, end);
 }
 
 static void fill(void *ctx, size_t thread, size_t begin, size_t end)
@@ -63,7 +63,7 @@ static void fill(void *ctx, size_t thread, size_t begin, size_t end)
 static void make_rows(const nb_kernels *k, const nb_packed *w, const float *x, size_t rows, row_form form,
                       float *out)
 {
-    for (size_t r = 0; r < rows; r++, x += w->k_pad, out += w->k_pad) {
+    for (size_t r = 0; r < rows; r++, x += w->k_pad + GAP, out += w->k_pad + GAP) {
         if (form == INT8_ROWS)
             k->quantise_i8(x, w->k, w->k_pad, out);
         else if (form == BF16_ROWS && k->prepare_bf16)
@@ -76,10 +76,11 @@ static void make_rows(const nb_kernels *k, const nb_packed *w, const float *x, s
 /* Seconds a call, the best of a few rounds, for each table. One that takes longer than 0.2 s is called once only. */
 static void time_linear(ops *o, nb_packed *w, size_t count, size_t rows, row_form form, double *seconds)
 {
-    float *x = nb_calloc_aligned(rows * w->k_pad, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
+    const size_t ld = w->k_pad + GAP;
+    float *x = nb_calloc_aligned(rows * ld, sizeof *x), *y = nb_calloc_aligned(rows * w->n, sizeof *y);
     if (!x || !y) exit(2);
-    for (size_t i = 0; i < rows * w->k_pad; i++) x[i] = i % w->k_pad < w->k ? ops_normal(o) : 0;
-    float *q = nb_calloc_aligned(rows * w->k_pad, sizeof *q);
+    for (size_t i = 0; i < rows * ld; i++) x[i] = i % ld < w->k ? ops_normal(o) : 0;
+    float *q = nb_calloc_aligned(rows * ld, sizeof *q);
     if (!q) exit(2);
     size_t next = 0;
     for (size_t t = 0; t < o->n_tables; t++) seconds[t] = 1e9;

@@ -354,9 +354,9 @@ static double fixed_step(const float *x)
     return step;
 }
 
-/* What prepare_bf16 makes of rows that BF16 holds: each value rounded to the nearest whole number of steps, NaN where there is no step,
+/* Fixed point of rows that BF16 holds: each value rounded to the nearest whole number of steps, NaN where there is no step,
  * and -12 times the sum of the whole numbers; from floats that BF16 does not hold, and in place, as well. */
-static void check_prepare(problem *p, const nb_kernels *t, const float *rounded, float *out)
+static void check_fixed(problem *p, const nb_kernels *t, const float *rounded, float *out)
 {
     char what[160];
     describe(p, t, what, sizeof what);
@@ -380,6 +380,23 @@ static void check_prepare(problem *p, const nb_kernels *t, const float *rounded,
     ops_check(p->o, bias, "%s: bf16: a bias in fixed point is off", what);
 }
 
+/* Half-words: the values themselves; from floats that BF16 does not hold, and in place, as well. */
+static void check_halves(problem *p, const nb_kernels *t, const float *rounded, float *out)
+{
+    char what[160];
+    describe(p, t, what, sizeof what);
+    bool same = true;
+    for (size_t r = 0; r < p->rows; r++) {
+        const float *x = rounded + r * p->ldx;
+        float *row = out + r * p->ldx;
+        memcpy(row, p->x + r * p->ldx, p->ldx * sizeof *row);
+        t->prepare_bf16(r % 2 ? row : p->x + r * p->ldx, p->w.k, p->w.k_pad, row);
+        for (size_t i = 0; i < p->w.k_pad; i++)
+            same &= nb_f32_bits(nb_halves_value(row, i)) == nb_f32_bits(x[i]);
+    }
+    ops_check(p->o, same, "%s: bf16: a half-word is off", what);
+}
+
 /* Rows whose values BF16 holds, through linear_bf16: the bound of the linear, but sums run over all k (a rounding for each product
  * at worst), and tiles flush what is below 2^-126. In fixed point a value is off by half a step, too. */
 static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, data kind)
@@ -396,9 +413,10 @@ static void check_bf16(ops *o, nb_format f, size_t n, size_t k, size_t rows, dat
         char what[160];
         describe(&p, table, what, sizeof what);
         bool ok = true, one = true, split = true;
-        const bool fixed = table->prepare_bf16 != NULL;
-        if (fixed) check_prepare(&p, table, rounded, made);
-        const float *x = fixed ? made : rounded;
+        const bool fixed = table->bf16_form == NB_BF16_FIXED;
+        if (fixed) check_fixed(&p, table, rounded, made);
+        if (table->bf16_form == NB_BF16_HALVES) check_halves(&p, table, rounded, made);
+        const float *x = table->prepare_bf16 ? made : rounded;
         table->linear_bf16(&p.w, x, p.ldx, rows, p.row_scale, y, n, 0, p.w.panels);
         for (size_t r = 0; r < rows; r++) {
             for (size_t i = 0; i < n; i++) {

@@ -251,7 +251,7 @@ static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
     size_t rows, xin, yout, k_pad = nb_round_up(w->max_k, NB_K_PAD);
-    if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_mul(rows, k_pad, &xin) ||
+    if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_mul(rows, NB_ROW_FLOATS(k_pad), &xin) ||
         !nb_mul(c->threads * NB_EXPERT_ROWS, w->expert_n, &yout))
         return nb_fail_nomem(err, "work memory", SIZE_MAX);
     c->expert_n = w->expert_n;

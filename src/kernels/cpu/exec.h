@@ -22,15 +22,20 @@ typedef struct nb_cpu_exec {
     const nb_kernels *k;
     size_t threads;
     size_t expert_n; /* as given to ready() */
-    float *xin;      /* [max_rows * slots][padded max_k]: inputs of a linear, padded, rounded or quantised */
-    float *xscale;   /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
-    float *yout; /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
+    float *
+        xin; /* [max_rows * slots][NB_ROW_FLOATS(padded max_k)]: inputs of a linear, padded, rounded or quantised */
+    float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
+    float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
     uint32_t *first; /* [n_experts + 1]: where each expert's pairs begin in order */
     float *scores; /* [threads][score_room]: an indexer's scores, or what the tiles of a long context gave */
     size_t score_room; /* at least NB_CPU_ROW_FLOATS times max_context */
     nb_slabs slabs;    /* where packed weights lie */
 } nb_cpu_exec;
+
+/* From one row of a linear's input to the next: a cache line more than its values, since rows a multiple of 4 KB apart would evict each
+ * other. */
+#define NB_ROW_FLOATS(k_pad) ((k_pad) + 16)
 
 #define NB_EXPERT_ROWS 64 /* rows an expert computes at a time */
 

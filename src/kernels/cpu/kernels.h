@@ -7,8 +7,11 @@
 #ifndef NB_KERNELS_CPU_KERNELS_H
 #define NB_KERNELS_CPU_KERNELS_H
 
+#include <string.h>
+
 #include "base/cpu.h"
 #include "kernels/packed.h"
+#include "numerics/formats.h"
 
 /* One head of one row of queries. It attends to the rows [begin, end) of those gathered. */
 typedef struct nb_query {
@@ -30,6 +33,21 @@ typedef struct nb_attend_args {
     float scale; /* multiplies q.k */
 } nb_attend_args;
 
+/* What a row for linear_bf16 is. */
+typedef enum nb_bf16_form {
+    NB_BF16_FLOATS, /* floats that BF16 holds */
+    NB_BF16_FIXED,  /* fixed point (fixed16.h) */
+    NB_BF16_HALVES  /* BF16 as it is: k_pad half-words */
+} nb_bf16_form;
+
+/* Element i of a row in the form of half-words. */
+static inline float nb_halves_value(const float *row, size_t i)
+{
+    uint16_t h;
+    memcpy(&h, (const uint8_t *)row + 2 * i, sizeof h);
+    return nb_bf16_decode(h);
+}
+
 typedef struct nb_kernels {
     const char *name; /* "generic", "avx2", "avxvnni", "avx512", "avx512bf16", "amx" */
 
@@ -41,12 +59,13 @@ typedef struct nb_kernels {
     void (*linear)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                    float *y, size_t ldy, size_t p0, size_t p1);
 
-    /* A row of k floats, rounded to BF16, in the form that linear_bf16 takes: fixed16.h, with zeros from k to k_pad. row may be x.
-     * NULL: linear_bf16 takes the floats. */
+    /* A row of k floats, rounded to BF16, in the form that linear_bf16 takes, with zeros from k to k_pad. row may be x. NULL: linear_bf16
+     * takes floats. */
+    nb_bf16_form bf16_form;
     void (*prepare_bf16)(const float *x, size_t k, size_t k_pad, float *row);
 
-    /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic). Without prepare_bf16:
-     * sums over all k in ascending order of instructions that add 32 products each, or as linear does; may be linear itself. With it:
+    /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic). But for fixed point:
+     * sums over all k in ascending order of instructions that add 32 products each, or as linear does; may be linear itself. In fixed point:
      * sums over 16 k are exact integers of what the rows stand for, then times (weight scale * activation scale), added in ascending
      * order in F32. An output is then off by 2^-15 * 256/255 of a block's largest magnitude at most for each weight of magnitude 1 besides,
      * or by 2^-127 where that is more, and a row with a value that is not finite gives NaN. */

@@ -1,7 +1,7 @@
 /*
  * The one linear operator. What an arithmetic does to the inputs happens here and nowhere else: the inputs are made once per
  * distinct activation scale, padded with zeros to the packed width, and every format then runs the same kernel. For FP4 weights a table
- * may have a form of its own for values that BF16 holds (fixed16.h).
+ * may have a form of its own for values that BF16 holds.
  *
  *     exact          x
  *     bf16           x rounded to BF16, for quantised weights
@@ -91,7 +91,7 @@ static void input_rows(void *ctx, size_t thread, size_t begin, size_t end)
     const input_job *j = ctx;
     for (size_t r = begin; r < end; r++) {
         const float *s = j->src + (j->pick ? j->pick[r] / j->divide : r) * j->ld;
-        float *d = j->dst + r * j->k_pad;
+        float *d = j->dst + r * NB_ROW_FLOATS(j->k_pad);
         float gs = j->gs, multiplier = j->multiplier;
         switch (j->kind) {
         case IN_BF16:
@@ -184,7 +184,7 @@ static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, cons
                    .scale = c->xscale};
     how_input(&j, x, l);
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
-    return (input){c->xin, w->k_pad, kind >= IN_STATIC ? c->xscale : NULL, kind};
+    return (input){c->xin, NB_ROW_FLOATS(w->k_pad), kind >= IN_STATIC ? c->xscale : NULL, kind};
 }
 
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
@@ -315,10 +315,11 @@ void nb_cpu_derived(nb_exec *x, const nb_derived_call *c)
 }
 
 typedef struct back_job {
-    const float *in; /* [rows][k_pad] as the kernels take it */
+    const float *in; /* [rows][ld] as the kernels take it */
     const float *scale;
-    size_t k, k_pad;
-    bool i8, fixed;
+    size_t k, ld, k_pad;
+    bool i8;
+    nb_bf16_form form;
     float *y;
 } back_job;
 
@@ -327,12 +328,16 @@ static void back_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const back_job *j = ctx;
     for (size_t r = begin; r < end; r++) {
-        const float *s = j->in + r * j->k_pad;
+        const float *s = j->in + r * j->ld;
         float *y = j->y + r * j->k, scale = j->scale ? j->scale[r] : 1.0f;
-        for (size_t i = 0; i < j->k; i++)
-            y[i] = j->i8      ? nb_i8_value(s, j->k_pad, i)
-                   : j->fixed ? nb_fixed16_value(s, i) * scale
-                              : s[i] * scale;
+        for (size_t i = 0; i < j->k; i++) {
+            if (j->i8)
+                y[i] = nb_i8_value(s, j->k_pad, i);
+            else if (j->form == NB_BF16_FIXED)
+                y[i] = nb_fixed16_value(s, i) * scale;
+            else
+                y[i] = (j->form == NB_BF16_HALVES ? nb_halves_value(s, i) : s[i]) * scale;
+        }
     }
 }
 
@@ -342,8 +347,14 @@ void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_ten
     size_t rows = x->rows.n;
     if (x->err.status || !need_scale(x, as)) return;
     input made = make_input(x, as, l->w->block, in->f, in->cols, rows, NULL, 1);
-    back_job j = {made.x, made.scale, in->cols, made.ld, made.kind == IN_INT8, prepare_of(x, as) != NULL,
-                  y->f};
+    back_job j = {.in = made.x,
+                  .scale = made.scale,
+                  .k = in->cols,
+                  .ld = made.ld,
+                  .k_pad = l->w->block->k_pad,
+                  .i8 = made.kind == IN_INT8,
+                  .form = prepare_of(x, as) ? nb_cpu_of(x)->k->bf16_form : NB_BF16_FLOATS,
+                  .y = y->f};
     if (made.kind != IN_PLAIN || y != in) nb_cpu_rows(x, rows, in->cols, back_rows, &j);
     nb_cpu_tell(x, "as_input", y, rows);
 }
@@ -422,7 +433,7 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
                            .k_pad = p->k_pad,
                            .pick = cpu->order + r0,
                            .divide = c->x_per_slot ? 1 : c->slots,
-                           .dst = dst + r0 * p->k_pad,
+                           .dst = dst + r0 * NB_ROW_FLOATS(p->k_pad),
                            .scale = cpu->xscale + r0};
             how_input(&j, x, l);
             if (j.kind < IN_STATIC)
@@ -430,7 +441,8 @@ static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
             nb_cpu_rows(x, rows, p->k, input_rows, &j);
         }
         fresh = false;
-        expert_job j = {x, w, c->n_experts, p->panels, cpu->xin, p->k_pad, cpu->xscale, c->y[i]};
+        expert_job j = {x,           w,      c->n_experts, p->panels, cpu->xin, NB_ROW_FLOATS(p->k_pad),
+                        cpu->xscale, c->y[i]};
         nb_pool_run(x->pool, active * p->panels, 1, expert_panels, &j);
     }
 }

@@ -111,7 +111,7 @@ static void every_operator_is_there(void **state)
     size_t n = nb_kernels_list(&cpu, list, 8);
     for (size_t i = 0; i < n; i++) {
         const nb_kernels *k = list[i];
-        assert_true(k->linear && k->rmsnorm && k->rope && k->softmax && k->scores && k->weigh && k->swiglu &&
+        assert_true(k->linear && k->rmsnorm && k->rope && k->exps && k->scores && k->weigh && k->swiglu &&
                     k->dot && k->axpy);
     }
 }

@@ -15,6 +15,7 @@ bool nb_amx_permitted(void)
 
 const nb_kernels *nb_kernels_amx(void)
 {
-    static const nb_kernels table = NB_AVX512_TABLE("amx", nb_amx_linear_bf16);
+    static const nb_kernels table =
+        NB_AVX512_TABLE("amx", NB_BF16_HALVES, nb_amx_prepare_bf16, nb_amx_linear_bf16);
     return &table;
 }

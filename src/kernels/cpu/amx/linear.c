@@ -8,8 +8,10 @@
  *
  *   a few rows:  the same chains as FMAs of AVX-512, straight from the look-ups: weights need not pass through memory
  *   some rows:   for each pair of panels weights are opened one tile ahead of their use
- *   many rows:   STEP k of all rows (at most TILE of them) are copied as tiles into the second-level cache, then for each pair of
- *                panels the same k are opened beside them; between two steps of k the sums wait in y
+ *   many rows:   for each pair of panels STEP k are opened and meet all rows (at most TILE of them), whose STEP k the second-level cache
+ *                holds meanwhile; between two steps of k the sums wait in y
+ *
+ * Rows are prepared as half-words, from which tiles are loaded as they lie. All threads read the same ones.
  */
 #include <immintrin.h>
 #include <stdalign.h>
@@ -24,27 +26,55 @@ enum {
     TILE = 512,         /* rows at a time */
     STEP = 1024,        /* k at a time */
     PIECES = STEP / 32, /* tiles of 32 k in them */
-    FEW = 4,            /* rows for which FMAs are faster than tiles */
-    SOME = 32,          /* rows that need no sums in y: two rows of tiles … */
-    AHEAD = 2048,       /* bytes of codes that are asked for in advance */
-    SOME_K = 16384      /* … of at most so many k: 1 MB of activations */
+    FEW = 4,            /* rows for which FMAs are faster than tiles … */
+    FEW_K = 16384,      /* … of at most so many k: 256 KB of activations */
+    SOME = 32,          /* rows that need no sums in y: two rows of tiles */
+    PANELS = 4,         /* that one row meets at once */
+    AHEAD = 2048        /* bytes of codes that are asked for in advance */
 };
 
-/* [rows of 16][room][16 rows][32 k] as BF16, of which `pieces` are filled; x's values are exact in it, so that their upper halves are
- * all there is. */
-static void copy_rows(const float *x, size_t ldx, size_t rows, size_t k0, size_t pieces, size_t room,
-                      uint16_t *out)
+/* The first n (0 and up) of 16 floats at x rounded to BF16, as nb_bf16_round does; zeros beyond. */
+INLINE __m256i round_bf16(const float *x, size_t n)
 {
-    for (size_t r = 0; r < rows; r++) {
-        const float *s = x + r * ldx + k0;
-        uint16_t *d = out + r / 16 * room * 512 + r % 16 * 32;
-        for (size_t p = 0; p < pieces; p++, s += 32, d += 512) {
-            __m512i a = _mm512_srli_epi32(_mm512_castps_si512(_mm512_loadu_ps(s)), 16);
-            __m512i b = _mm512_srli_epi32(_mm512_castps_si512(_mm512_loadu_ps(s + 16)), 16);
-            _mm256_store_si256((__m256i *)d, _mm512_cvtepi32_epi16(a));
-            _mm256_store_si256((__m256i *)(d + 16), _mm512_cvtepi32_epi16(b));
-        }
+    const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7FFF);
+    __m512 f = _mm512_maskz_loadu_ps((__mmask16)(n >= 16 ? 0xFFFF : (1u << n) - 1), x);
+    __m512i u = _mm512_castps_si512(f), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
+    __m512i v = _mm512_add_epi32(u, _mm512_add_epi32(odd, most));
+    v = _mm512_mask_or_epi32(v, _mm512_cmp_ps_mask(f, f, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16));
+}
+
+void nb_amx_prepare_bf16(const float *x, size_t k, size_t k_pad, float *row)
+{
+    uint16_t *out = (uint16_t *)(void *)row;
+    for (size_t i = 0; i < k_pad; i += 32) { /* both halves are read before either is written: row may be x */
+        __m256i a = round_bf16(x + i, i < k ? k - i : 0);
+        __m256i b = round_bf16(x + i + 16, i + 16 < k ? k - i - 16 : 0);
+        _mm256_storeu_si256((__m256i *)(out + i), a);
+        _mm256_storeu_si256((__m256i *)(out + i + 16), b);
     }
+}
+
+/* A row's values as floats. True: all are 0 or at least 2^-125 and below 2^124 in magnitude, so that their products with codes are normal
+ * numbers. */
+static bool read_values(const float *row, size_t k_pad, float *out)
+{
+    const __m512i low = _mm512_set1_epi32(0x01000000), room = _mm512_set1_epi32(0x7C800000);
+    const uint16_t *s = (const uint16_t *)(const void *)row;
+    __mmask16 bad = 0;
+    for (size_t i = 0; i < k_pad; i += 16) {
+        __m512i v =
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(s + i))), 16);
+        __m512i m = _mm512_and_si512(v, _mm512_set1_epi32(0x7FFFFFFF));
+        bad |= _mm512_mask_cmpge_epu32_mask(_mm512_test_epi32_mask(m, m), _mm512_sub_epi32(m, low), room);
+        _mm512_store_si512(out + i, v);
+    }
+    return bad == 0;
+}
+
+static const uint16_t *half_words(const float *row)
+{
+    return (const uint16_t *)(const void *)row;
 }
 
 /* Piece number `piece` of panel p as a weight tile: [16 pairs of k][16 rows][2]. */
@@ -72,19 +102,20 @@ INLINE void open_piece(const nb_packed *w, size_t p, size_t piece, uint16_t *out
     }
 }
 
-/* sums += activations times weights, one piece: two rows of tiles by two panels. a1 and b1 are where the second ones lie. */
-INLINE void multiply(bool two_rows, bool two_panels, const uint16_t *a0, const uint16_t *a1,
+/* sums += activations times weights, one piece: two rows of tiles by two panels. a1 and b1 are where the second ones lie; from one row of
+ * activations to the next there are `step` bytes. */
+INLINE void multiply(bool two_rows, bool two_panels, const uint16_t *a0, const uint16_t *a1, size_t step,
                      const uint16_t *b0, const uint16_t *b1)
 {
     _tile_loadd(6, b0, 64);
-    _tile_loadd(4, a0, 64);
+    _tile_loadd(4, a0, step);
     _tile_dpbf16ps(0, 4, 6);
     if (two_panels) {
         _tile_loadd(7, b1, 64);
         _tile_dpbf16ps(1, 4, 7);
     }
     if (two_rows) {
-        _tile_loadd(5, a1, 64);
+        _tile_loadd(5, a1, step);
         _tile_dpbf16ps(2, 5, 6);
         if (two_panels) _tile_dpbf16ps(3, 5, 7);
     }
@@ -121,6 +152,13 @@ static void store_sums(const corner *s, float *y, size_t ldy, size_t rows, size_
     }
 }
 
+/* Tiles for up to 32 rows. */
+static void configure(size_t rows)
+{
+    nb_tile_config config;
+    nb_tiles_configure(&config, rows > 16 ? 16 : rows, rows > 16 ? rows - 16 : 1);
+}
+
 static void zero_sums(void)
 {
     _tile_zero(0);
@@ -145,47 +183,89 @@ static size_t lanes_of(const nb_packed *w, size_t p, size_t p1)
     return (end < w->n ? end : w->n) - p * NB_PANEL;
 }
 
-/* One corner: rows of activation tiles at a, panels of weight tiles at b. first: sums start at zero. */
-INLINE void corner_of(bool two_rows, bool two_panels, const uint16_t *a, const uint16_t *b, size_t pieces)
+/* One corner: `pieces` of activations at a, of which a row has `step` bytes, and of opened weights at b. The next piece of the rows is
+ * asked for in advance: no two of a tile's lines lie side by side. */
+INLINE void corner_of(bool two_rows, bool two_panels, const uint16_t *a, size_t step, const uint16_t *b,
+                      size_t pieces)
 {
+    const uint16_t *a1 = a + 8 * step;
     STORES_ARE_DONE();
-    for (size_t p = 0; p < pieces; p++)
-        multiply(two_rows, two_panels, a + p * 512, a + (PIECES + p) * 512, b + p * 512,
-                 b + (PIECES + p) * 512);
+    for (size_t p = 0; p < pieces; p++, a += 32, a1 += 32) {
+        UNROLL
+        for (size_t r = 0; r < 16; r++) {
+            _mm_prefetch((const char *)(a + 32) + r * step, _MM_HINT_T0);
+            if (two_rows) _mm_prefetch((const char *)(a1 + 32) + r * step, _MM_HINT_T0);
+        }
+        multiply(two_rows, two_panels, a, a1, step, b + p * 512, b + (PIECES + p) * 512);
+    }
 }
 
-static void run_corner(const uint16_t *a, const uint16_t *b, size_t pieces, size_t rows, size_t lanes,
-                       bool first, const float *row_scale, float multiplier, float *y, size_t ldy)
+/* Rows by outputs, and where their sums are and what becomes of them. */
+typedef struct place {
+    size_t rows, lanes;
+    bool first, last;       /* sums start at zero; they are finished */
+    const float *row_scale; /* or NULL */
+    float multiplier, *y;
+    size_t ldy;
+} place;
+
+static void sums_to_tiles(const place *c)
 {
     corner s;
-    nb_tile_config config;
-    bool two_rows = rows > 16, two_panels = lanes > 16;
-    nb_tiles_configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
-    if (first) {
-        zero_sums();
-    } else {
-        load_sums(&s, y, ldy, rows, lanes);
-        STORES_ARE_DONE();
-        _tile_loadd(0, s.c[0], 64);
-        _tile_loadd(1, s.c[1], 64);
-        _tile_loadd(2, s.c[2], 64);
-        _tile_loadd(3, s.c[3], 64);
+    STORES_ARE_DONE();
+    if (c->rows == 32 && c->lanes == 32) {
+        const float *y1 = c->y + 16 * c->ldy;
+        _tile_loadd(0, c->y, c->ldy * sizeof(float));
+        _tile_loadd(1, c->y + 16, c->ldy * sizeof(float));
+        _tile_loadd(2, y1, c->ldy * sizeof(float));
+        _tile_loadd(3, y1 + 16, c->ldy * sizeof(float));
+        return;
     }
-    if (two_rows && two_panels)
-        corner_of(true, true, a, b, pieces);
-    else if (two_rows)
-        corner_of(true, false, a, b, pieces);
-    else if (two_panels)
-        corner_of(false, true, a, b, pieces);
-    else
-        corner_of(false, false, a, b, pieces);
-    tiles_to_sums(&s);
-    store_sums(&s, y, ldy, rows, lanes, row_scale, multiplier);
+    load_sums(&s, c->y, c->ldy, c->rows, c->lanes);
+    STORES_ARE_DONE();
+    _tile_loadd(0, s.c[0], 64);
+    _tile_loadd(1, s.c[1], 64);
+    _tile_loadd(2, s.c[2], 64);
+    _tile_loadd(3, s.c[3], 64);
 }
 
-/* Up to SOME rows and SOME_K k: weights are opened a piece ahead of the tiles that use them and never leave the first-level cache. */
-INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, const uint16_t *a, size_t pieces,
-                        size_t p)
+/* Unfinished sums stay as they are. */
+static void tiles_to_y(const place *c)
+{
+    corner s;
+    if (c->rows == 32 && c->lanes == 32 && !c->last) {
+        float *y1 = c->y + 16 * c->ldy;
+        _tile_stored(0, c->y, c->ldy * sizeof(float));
+        _tile_stored(1, c->y + 16, c->ldy * sizeof(float));
+        _tile_stored(2, y1, c->ldy * sizeof(float));
+        _tile_stored(3, y1 + 16, c->ldy * sizeof(float));
+        return;
+    }
+    tiles_to_sums(&s);
+    store_sums(&s, c->y, c->ldy, c->rows, c->lanes, c->last ? c->row_scale : NULL,
+               c->last ? c->multiplier : 1.0f);
+}
+
+static void run_corner(const place *c, const uint16_t *a, size_t step, const uint16_t *b, size_t pieces)
+{
+    if (c->first)
+        zero_sums();
+    else
+        sums_to_tiles(c);
+    if (c->rows > 16 && c->lanes > 16)
+        corner_of(true, true, a, step, b, pieces);
+    else if (c->rows > 16)
+        corner_of(true, false, a, step, b, pieces);
+    else if (c->lanes > 16)
+        corner_of(false, true, a, step, b, pieces);
+    else
+        corner_of(false, false, a, step, b, pieces);
+    tiles_to_y(c);
+}
+
+/* Up to SOME rows: weights are opened a piece ahead of the tiles that use them and never leave the first-level cache. */
+INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, const uint16_t *a, size_t step,
+                        size_t pieces, size_t p)
 {
     alignas(64) uint16_t b[2][4][512];
     open_piece(w, p, 0, b[0][0]);
@@ -195,31 +275,29 @@ INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, cons
         open_piece(w, p, next, b[0][(i + 1) % 4]);
         if (two_panels) open_piece(w, p + 1, next, b[1][(i + 1) % 4]);
         STORES_ARE_DONE();
-        multiply(two_rows, two_panels, a + i * 512, a + (pieces + i) * 512, b[0][i % 4], b[1][i % 4]);
+        multiply(two_rows, two_panels, a + i * 32, a + 8 * step + i * 32, step, b[0][i % 4], b[1][i % 4]);
     }
 }
 
 static void some_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                       float *y, size_t ldy, size_t p0, size_t p1)
 {
-    alignas(64) uint16_t a[SOME / 16 * SOME_K / 32 * 512];
+    const uint16_t *a = half_words(x);
     corner s;
-    nb_tile_config config;
-    size_t pieces = w->k_pad / 32;
+    size_t pieces = w->k_pad / 32, step = ldx * sizeof *x;
     bool two_rows = rows > 16;
-    copy_rows(x, ldx, rows, 0, pieces, pieces, a);
-    nb_tiles_configure(&config, two_rows ? 16 : rows, two_rows ? rows - 16 : 1);
+    configure(rows);
     for (size_t p = p0; p < p1; p += 2) {
         size_t lanes = lanes_of(w, p, p1);
         zero_sums();
         if (two_rows && lanes > 16)
-            some_panels(true, true, w, a, pieces, p);
+            some_panels(true, true, w, a, step, pieces, p);
         else if (two_rows)
-            some_panels(true, false, w, a, pieces, p);
+            some_panels(true, false, w, a, step, pieces, p);
         else if (lanes > 16)
-            some_panels(false, true, w, a, pieces, p);
+            some_panels(false, true, w, a, step, pieces, p);
         else
-            some_panels(false, false, w, a, pieces, p);
+            some_panels(false, false, w, a, step, pieces, p);
         tiles_to_sums(&s);
         store_sums(&s, y + p * NB_PANEL, ldy, rows, lanes, row_scale, w->multiplier);
     }
@@ -266,6 +344,58 @@ INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const floa
         _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, nb_lanes16(w, p), acc[r]);
 }
 
+/* One row times `count` panels from p on: the same chains with the products taken in another order, since x times a code is exact in F32 as
+ * a code times a scale is. The table of codes times x serves all panels. */
+INLINE void one_row(nb_scales kind, size_t count, const nb_packed *w, const float *x, float *y, size_t p)
+{
+    const __m512 value =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const uint8_t *codes = w->codes + p * w->code_bytes, *s = w->scales + p * w->scale_bytes;
+    __m512 acc[PANELS];
+    UNROLL
+    for (size_t c = 0; c < count; c++) acc[c] = _mm512_setzero_ps();
+    for (size_t k = 0; k < w->k_pad; k += 32) {
+        __m512 even[PANELS], odd[PANELS], scale[PANELS];
+        __m512i word[PANELS];
+        UNROLL
+        for (size_t c = 0; c < count; c++) even[c] = odd[c] = _mm512_setzero_ps();
+        UNROLL
+        for (size_t i = 0; i < 4; i++, codes += 64) {
+            UNROLL
+            for (size_t c = 0; c < count; c++) {
+                if (i % 2 == 0) scale[c] = nb_scale16(kind, s + c * w->scale_bytes, k / BLOCK + i / 2);
+                word[c] = _mm512_loadu_si512(codes + c * w->code_bytes);
+                _mm_prefetch((const char *)codes + c * w->code_bytes + AHEAD, _MM_HINT_T0);
+            }
+            UNROLL
+            for (size_t j = 0; j < 8; j++) { /* vpermps looks at the lowest four bits */
+                __m512 t = _mm512_mul_ps(value, _mm512_set1_ps(x[k + i * 8 + j]));
+                UNROLL
+                for (size_t c = 0; c < count; c++) {
+                    __m512 v = _mm512_permutexvar_ps(_mm512_srli_epi32(word[c], (unsigned)j * 4), t);
+                    if (j % 2)
+                        odd[c] = _mm512_fmadd_ps(v, scale[c], odd[c]);
+                    else
+                        even[c] = _mm512_fmadd_ps(v, scale[c], even[c]);
+                }
+            }
+        }
+        UNROLL
+        for (size_t c = 0; c < count; c++) acc[c] = _mm512_add_ps(acc[c], _mm512_add_ps(even[c], odd[c]));
+    }
+    UNROLL
+    for (size_t c = 0; c < count; c++)
+        _mm512_mask_storeu_ps(y + (p + c) * NB_PANEL, nb_lanes16(w, p + c), acc[c]);
+}
+
+INLINE void one_row_panels(nb_scales kind, const nb_packed *w, const float *x, float *y, size_t p0, size_t p1)
+{
+    size_t p = p0;
+    for (; p + PANELS <= p1; p += PANELS) one_row(kind, PANELS, w, x, y, p);
+    for (; p + 2 <= p1; p += 2) one_row(kind, 2, w, x, y, p);
+    if (p < p1) one_row(kind, 1, w, x, y, p);
+}
+
 INLINE void few_panels(nb_scales kind, const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y,
                        size_t ldy, size_t p0, size_t p1)
 {
@@ -277,15 +407,20 @@ INLINE void few_panels(nb_scales kind, const nb_packed *w, const float *x, size_
         }
 }
 
-/* Subnormals count as zero, as in tiles, until the thread's rounding state is put back; the multiplier comes after that, as there. */
-static void few(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale, float *y,
-                size_t ldy, size_t p0, size_t p1)
+/* Subnormals count as zero, as in tiles, until the thread's rounding state is put back; the multiplier comes after that, as there.
+ * plain: one row, of values of which read_values says so. */
+static void few(bool plain, const nb_packed *w, const float *x, size_t ldx, size_t rows,
+                const float *row_scale, float *y, size_t ldy, size_t p0, size_t p1)
 {
     enum { DAZ_FTZ = 0x8040 };
     unsigned state = _mm_getcsr();
     _mm_setcsr(state | DAZ_FTZ);
     STORES_ARE_DONE(); /* nothing moves across a change of the state */
-    if (w->odd_scales)
+    if (plain && w->odd_scales)
+        one_row_panels(ANY_E4M3, w, x, y, p0, p1);
+    else if (plain)
+        one_row_panels(PLAIN_E4M3, w, x, y, p0, p1);
+    else if (w->odd_scales)
         few_panels(ANY_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
     else
         few_panels(PLAIN_E4M3, w, x, ldx, rows, y, ldy, p0, p1);
@@ -298,24 +433,45 @@ static void few(const nb_packed *w, const float *x, size_t ldx, size_t rows, con
     }
 }
 
+/* Two panels' opened weights times all rows. c: of the first rows. */
+static void rows_of_panels(place c, size_t rows, const uint16_t *a, size_t step, const uint16_t *b,
+                           size_t pieces)
+{
+    for (size_t r = 0; r < rows; r += 32) {
+        c.rows = rows - r < 32 ? rows - r : 32;
+        if (c.rows < 32) configure(c.rows);
+        for (size_t i = 32; !c.first && i < 64 && r + i < rows; i++) { /* the next corner's sums */
+            _mm_prefetch((const char *)(c.y + i * c.ldy), _MM_HINT_T0);
+            _mm_prefetch((const char *)(c.y + i * c.ldy + 16), _MM_HINT_T0);
+        }
+        run_corner(&c, a, step, b, pieces);
+        if (c.rows < 32) configure(32);
+        a += 16 * step; /* 32 rows of half as many half-words */
+        c.y += 32 * c.ldy;
+        if (c.row_scale) c.row_scale += 32;
+    }
+}
+
 static void many_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                       float *y, size_t ldy, size_t p0, size_t p1)
 {
-    alignas(64) uint16_t a[TILE / 16 * PIECES * 512], b[2 * PIECES * 512]; /* 1 MB and 64 KB */
+    alignas(64) uint16_t b[2 * PIECES * 512]; /* 64 KB */
+    configure(32);
     for (size_t k0 = 0; k0 < w->k_pad; k0 += STEP) {
         size_t pieces = (w->k_pad - k0 < STEP ? w->k_pad - k0 : STEP) / 32;
-        bool last = k0 + pieces * 32 == w->k_pad; /* unfinished sums stay as they are */
-        copy_rows(x, ldx, rows, k0, pieces, PIECES, a);
         for (size_t p = p0; p < p1; p += 2) {
-            size_t lanes = lanes_of(w, p, p1);
+            const place c = {.lanes = lanes_of(w, p, p1),
+                             .first = k0 == 0,
+                             .last = k0 + pieces * 32 == w->k_pad,
+                             .row_scale = row_scale,
+                             .multiplier = w->multiplier,
+                             .y = y + p * NB_PANEL,
+                             .ldy = ldy};
             for (size_t i = 0; i < pieces; i++) {
                 open_piece(w, p, k0 / 32 + i, b + i * 512);
-                if (lanes > NB_PANEL) open_piece(w, p + 1, k0 / 32 + i, b + (PIECES + i) * 512);
+                if (c.lanes > NB_PANEL) open_piece(w, p + 1, k0 / 32 + i, b + (PIECES + i) * 512);
             }
-            for (size_t r = 0; r < rows; r += 32)
-                run_corner(a + r / 16 * PIECES * 512, b, pieces, rows - r < 32 ? rows - r : 32, lanes,
-                           k0 == 0, last && row_scale ? row_scale + r : NULL, last ? w->multiplier : 1.0f,
-                           y + r * ldy + p * NB_PANEL, ldy);
+            rows_of_panels(c, rows, half_words(x) + k0, ldx * sizeof *x, b, pieces);
         }
     }
 }
@@ -324,14 +480,17 @@ void nb_amx_linear_bf16(const nb_packed *w, const float *x, size_t ldx, size_t r
                         float *y, size_t ldy, size_t p0, size_t p1)
 {
     /* MXFP4's smallest scales are subnormal themselves */
-    if (rows <= FEW && w->format == NB_FMT_NVFP4) {
-        few(w, x, ldx, rows, row_scale, y, ldy, p0, p1);
+    if (rows <= FEW && w->format == NB_FMT_NVFP4 && w->k_pad <= FEW_K) {
+        alignas(64) float values[FEW * FEW_K];
+        bool plain = true;
+        for (size_t r = 0; r < rows; r++) plain &= read_values(x + r * ldx, w->k_pad, values + r * w->k_pad);
+        few(plain && rows == 1, w, values, w->k_pad, rows, row_scale, y, ldy, p0, p1);
         return;
     }
     for (size_t r = 0; r < rows; r += TILE) {
         size_t here = rows - r < TILE ? rows - r : TILE;
         const float *scale = row_scale ? row_scale + r : NULL;
-        if (here <= SOME && w->k_pad <= SOME_K)
+        if (here <= SOME)
             some_rows(w, x + r * ldx, ldx, here, scale, y + r * ldy, ldy, p0, p1);
         else
             many_rows(w, x + r * ldx, ldx, here, scale, y + r * ldy, ldy, p0, p1);

@@ -37,11 +37,11 @@ void nb_avx2_mix(const float *const *a, const float *const *x, size_t n, size_t 
 /* The table of a machine with AVX2, whose int8 goes through `int8`. */
 #define NB_AVX2_TABLE(name_, int8)                                                                           \
     {                                                                                                        \
-        .name = (name_), .linear = nb_avx2_linear, .prepare_bf16 = nb_avx2_prepare_bf16,                     \
-        .linear_bf16 = nb_avx2_linear_bf16, .quantise_i8 = nb_avx2_quantise_i8, .linear_i8 = (int8),         \
-        .rmsnorm = nb_avx2_rmsnorm, .rope = nb_avx2_rope, .exps = nb_avx2_exps, .scores = nb_avx2_scores,    \
-        .weigh = nb_avx2_weigh, .swiglu = nb_avx2_swiglu, .dot = nb_avx2_dot, .axpy = nb_avx2_axpy,          \
-        .mix = nb_avx2_mix                                                                                   \
+        .name = (name_), .linear = nb_avx2_linear, .bf16_form = NB_BF16_FIXED,                               \
+        .prepare_bf16 = nb_avx2_prepare_bf16, .linear_bf16 = nb_avx2_linear_bf16,                            \
+        .quantise_i8 = nb_avx2_quantise_i8, .linear_i8 = (int8), .rmsnorm = nb_avx2_rmsnorm,                 \
+        .rope = nb_avx2_rope, .exps = nb_avx2_exps, .scores = nb_avx2_scores, .weigh = nb_avx2_weigh,        \
+        .swiglu = nb_avx2_swiglu, .dot = nb_avx2_dot, .axpy = nb_avx2_axpy, .mix = nb_avx2_mix               \
     }
 
 /* The first n (0 to 8) lanes, for maskload and maskstore. */

@@ -3,6 +3,6 @@
 
 const nb_kernels *nb_kernels_avx512(void)
 {
-    static const nb_kernels table = NB_AVX512_TABLE("avx512", nb_avx512_linear);
+    static const nb_kernels table = NB_AVX512_TABLE("avx512", NB_BF16_FLOATS, NULL, nb_avx512_linear);
     return &table;
 }
