@@ -88,7 +88,7 @@ static uint32_t *slot_of(const nb_sampler *s, uint32_t id)
 
 static bool make_room(nb_sampler *s)
 {
-    if (s->n_seen < s->seen_cap) return true;
+    if (s->slot && s->n_seen < s->seen_cap) return true;
     const size_t cap =
         s->seen_cap ? 2 * s->seen_cap : FIRST_SEEN; /* at most twice the vocabulary, of uint32_t ids */
     uint32_t *slot = calloc(2 * cap, sizeof *slot);
@@ -108,8 +108,9 @@ static bool make_room(nb_sampler *s)
 /* The entry of id, which is made if there is none. NULL: no memory. */
 static seen *see(nb_sampler *s, uint32_t id)
 {
-    uint32_t *slot = s->slot ? slot_of(s, id) : NULL;
-    if (!slot || !*slot) {
+    if (!s->slot && !make_room(s)) return NULL;
+    uint32_t *slot = slot_of(s, id);
+    if (!*slot) {
         if (!make_room(s)) return NULL;
         slot = slot_of(s, id);
         s->seen[s->n_seen++] = (seen){.id = id};
