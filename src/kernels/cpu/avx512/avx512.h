@@ -7,6 +7,9 @@
 /* As nb_kernels.linear. */
 void nb_avx512_linear(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                       float *y, size_t ldy, size_t p0, size_t p1);
+/* As nb_kernels.linear_bf16, on rows in fixed point. */
+void nb_avx512_linear_bf16(const nb_packed *w, const float *x, size_t ldx, size_t rows,
+                           const float *row_scale, float *y, size_t ldy, size_t p0, size_t p1);
 /* As nb_kernels.linear_i8. */
 void nb_avx512_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
                          size_t p0, size_t p1);

@@ -3,6 +3,7 @@
 #define NB_KERNELS_AVX512_DECODE_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/packed.h"
 #include "numerics/formats.h"
@@ -32,6 +33,37 @@ INLINE __m512 nb_scale16(nb_scales kind, const uint8_t *s, size_t b)
                      _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
     return _mm512_castsi512_ps(_mm512_mask_or_epi32(
         _mm512_slli_epi32(wide, 23), ends, _mm512_slli_epi32(wide, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+#define NB_E2M1_BLOCK 16
+
+/* Block b of E2M1 codes as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
+INLINE void nb_open_block(const uint8_t *codes, size_t b, __m512i out[4])
+{
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i nibble = _mm512_set1_epi8(0x0F);
+    UNROLL
+    for (size_t i = 0; i < 2; i++) {
+        __m512i w = _mm512_loadu_si512(codes + (b * 2 + i) * 64);
+        out[2 * i] = _mm512_shuffle_epi8(table, _mm512_and_si512(w, nibble));
+        out[2 * i + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
+    }
+}
+
+/* Four activations for every row of a panel. */
+INLINE __m512i nb_four_bytes(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm512_set1_epi32(word);
+}
+
+/* Asks for the codes `ahead` bytes after those of block b. */
+INLINE void nb_ask_codes(const uint8_t *codes, size_t b, size_t ahead)
+{
+    _mm_prefetch((const char *)codes + b * 128 + ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)codes + b * 128 + ahead + 64, _MM_HINT_T0);
 }
 
 /* Asks for the scales of the block whose codes lie `ahead` bytes after those of block b: a stream of their own, which no cache foresees

@@ -6,49 +6,24 @@
  * Codes go from the look-ups straight to the products of up to eight rows. For more rows they are looked up again: opening them once into
  * memory and reading them from there was 15 % slower on Zen 4, and sums of twelve rows do not fit the registers.
  */
-#include <immintrin.h>
-#include <string.h>
-
+#include "kernels/cpu/int8.h"
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/decode.h"
-#include "kernels/cpu/int8.h"
 
 enum {
-    BLOCK = 16,
     FEW = 8,     /* rows whose sums stay in registers */
     TILE = 32,   /* rows that a panel meets one after another */
     AHEAD = 4096 /* bytes of codes that are asked for in advance */
 };
 
-/* Block b as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
-INLINE void open_block(const uint8_t *codes, size_t b, __m512i out[4])
-{
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    const __m512i nibble = _mm512_set1_epi8(0x0F);
-    UNROLL
-    for (size_t i = 0; i < 2; i++) {
-        __m512i w = _mm512_loadu_si512(codes + (b * 2 + i) * 64);
-        out[2 * i] = _mm512_shuffle_epi8(table, _mm512_and_si512(w, nibble));
-        out[2 * i + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
-    }
-}
-
-INLINE __m512i activations(const int8_t *q)
-{
-    int32_t word;
-    memcpy(&word, q, 4);
-    return _mm512_set1_epi32(word);
-}
-
 /* acc += block sum * (weight scale * activation scale), one row. */
 INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, size_t b, __m512 scale,
                         __m512 acc)
 {
-    const int8_t *q = nb_i8_codes(row) + b * BLOCK;
+    const int8_t *q = nb_i8_codes(row) + b * NB_E2M1_BLOCK;
     __m512i sum = _mm512_set1_epi32(nb_i8_bias(row, k_pad)[b]);
     UNROLL
-    for (size_t i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, code[i], activations(q + 4 * i));
+    for (size_t i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, code[i], nb_four_bytes(q + 4 * i));
     __m512 s = _mm512_mul_ps(scale, _mm512_set1_ps(nb_i8_scale(row, k_pad)[b]));
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, acc);
 }
@@ -60,12 +35,11 @@ INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const floa
     __m512 acc[FEW];
     UNROLL
     for (size_t r = 0; r < rows; r++) acc[r] = _mm512_setzero_ps();
-    for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
+    for (size_t b = 0; b < w->k_pad / NB_E2M1_BLOCK; b++) {
         __m512i code[4];
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        nb_ask_codes(codes, b, AHEAD);
         nb_ask_scales(kind, s, b, AHEAD);
-        open_block(codes, b, code);
+        nb_open_block(codes, b, code);
         __m512 scale = nb_scale16(kind, s, b);
         UNROLL
         for (size_t r = 0; r < rows; r++) acc[r] = add_block(code, x + r * ldx, w->k_pad, b, scale, acc[r]);
