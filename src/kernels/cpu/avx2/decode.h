@@ -21,7 +21,7 @@
 /* In front of a loop whose bounds are constants once everything is inlined: arrays of vectors become registers. Clang needs to
  * hear "full", not a number, to do so before it splits arrays. */
 #if defined(__clang__)
-#define NB_UNROLL _Pragma("unroll")
+#define NB_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define NB_UNROLL _Pragma("GCC unroll 16")
 #endif

@@ -111,12 +111,15 @@ static void copy_slice(const float *x, size_t ldx, size_t rows, size_t k_pad, si
     }
 }
 
-/* Blocks [b0, b0 + n) of panel p as the first or second one of o. */
+/* Blocks [b0, b0 + n) of panel p as the first or second one of o. Those of the panel that comes after are asked for. */
 NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, size_t b0, size_t n,
                           size_t second, opened *o)
 {
     const __m256i ones = _mm256_set1_epi8(1), wide = _mm256_set1_epi16(-128);
-    for (size_t b = 0; b < n; b++)
+    const char *after = (const char *)w->codes + (p + 2) * w->code_bytes + b0 * 128;
+    for (size_t b = 0; b < n; b++) {
+        _mm_prefetch(after + b * 128, _MM_HINT_T0);
+        _mm_prefetch(after + b * 128 + 64, _MM_HINT_T0);
         for (size_t half = 0; half < 2; half++) {
             __m256i code[4], sum = _mm256_setzero_si256();
             open_block(w->codes + p * w->code_bytes, b0 + b, half, code);
@@ -130,6 +133,7 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
             _mm256_store_ps(o->scale[b][2 * second + half],
                             nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
         }
+    }
 }
 
 /* Row r of a slice times what is opened of `count` panels from p on; the sums go on from y unless this is the first slice. Four
