@@ -18,7 +18,10 @@ enum {
     MAX_QUERIES = 32, /* taken together */
     TILE = 256,       /* rows */
     SLICE = 256,      /* columns of the output at a time */
-    SPREAD = 8        /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
+    SPREAD = 8,       /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
+    FULL =
+        8, /* queries that are worth a pass over their rows; where every thread has so many for itself, … */
+    SHORT = 5 /* … tiles below which they are not shared: a window and what is selected */
 };
 
 typedef struct attend_job {
@@ -346,18 +349,21 @@ static bool spread(attend_job *j)
 {
     nb_exec *x = j->x;
     const nb_attend_call *c = j->c;
-    const nb_cpu_exec *cpu = nb_cpu_of(x);
     size_t threads = nb_pool_threads(x->pool), all = 0, floats;
-    j->parts = nb_cpu_part_heads(j->per_kv, MAX_QUERIES, 2 * threads, threads);
-    if (threads == 1 || x->rows.n * c->kv_heads * j->parts.n >= SPREAD * threads) return false;
+    size_t groups = x->rows.n * c->kv_heads, units = groups * nb_ceil_div(j->per_kv, MAX_QUERIES);
+    if (threads == 1 || units >= SPREAD * threads) return false;
     for (size_t t = 0; t < x->rows.n; t++) {
         row_list l = list_of(j, t, t + 1);
         all += l.n;
         if (n_tiles(&l) > j->tiles) j->tiles = n_tiles(&l);
     }
-    if (j->tiles < 2 || all * c->kv_heads * c->dk < 65536)
+    nb_head_parts whole = nb_cpu_part_heads(j->per_kv, MAX_QUERIES, groups, threads);
+    bool busy = whole.each >= FULL && groups * whole.n >= threads;
+    if (j->tiles < (busy ? SHORT : 2) || all * c->kv_heads * c->dk < 65536)
         return false; /* not worth waking the threads twice */
-    return nb_mul(x->rows.n * c->heads * j->tiles, c->dv + 2, &floats) && floats <= threads * cpu->score_room;
+    j->parts = nb_cpu_part_heads(j->per_kv, MAX_QUERIES, groups * j->tiles, threads);
+    return nb_mul(x->rows.n * c->heads * j->tiles, c->dv + 2, &floats) &&
+           floats <= threads * nb_cpu_of(x)->score_room;
 }
 
 /* Blocks of as many tokens as fit MAX_QUERIES, but fewer where that left threads without work. */

@@ -138,6 +138,7 @@ NB_INLINE void add_rows(const nb_query *q, size_t queries, const strip *s, size_
         NB_UNROLL
         for (size_t j = 0; j < vectors; j++) {
             __m256 x = nb_load_lanes(row + 8 * j, lanes);
+            __asm__("" : "+x"(x)); /* or it would be loaded once for each query */
             if (ahead && j % 2 == 0) prefetch(later + 8 * j);
             NB_UNROLL
             for (size_t i = 0; i < queries; i++)
