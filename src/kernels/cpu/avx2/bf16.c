@@ -137,8 +137,8 @@ NB_INLINE void add_block(size_t rows, size_t halves, const uint8_t *codes, const
                     size_t at = r * halves + h;
                     __m256i ph = _mm256_maddubs_epi16(code[h][j], qh);
                     __m256i pl = _mm256_maddubs_epi16(code[h][j], ql);
-                    hi[at] = i + j ? _mm256_add_epi16(hi[at], ph) : ph;
-                    lo[at] = i + j ? _mm256_add_epi16(lo[at], pl) : pl;
+                    hi[at] = i + j > 0 ? _mm256_add_epi16(hi[at], ph) : ph;
+                    lo[at] = i + j > 0 ? _mm256_add_epi16(lo[at], pl) : pl;
                     NB_IN_PLACE(hi[at]);
                     NB_IN_PLACE(lo[at]);
                 }
