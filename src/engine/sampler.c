@@ -77,12 +77,13 @@ static void *copy_of(const void *from, size_t n, size_t size, bool *ok)
     return p;
 }
 
-/* The slot that has id, or the one that it would get. seen_cap is a power of two, so half of them are free. */
+/* The slot that has id, or the one that it would get. seen_cap is a power of two, so half of them are free, and steps of 1, 2, 3, …
+ * come by each. With steps of 1 alone the ids of a prompt could be chosen so that they fill one row, which every further one walks. */
 static uint32_t *slot_of(const nb_sampler *s, uint32_t id)
 {
     const size_t mask = 2 * s->seen_cap - 1;
     size_t i = (id * UINT64_C(0x9E3779B97F4A7C15) >> 32) & mask;
-    while (s->slot[i] && s->seen[s->slot[i] - 1].id != id) i = (i + 1) & mask;
+    for (size_t step = 1; s->slot[i] && s->seen[s->slot[i] - 1].id != id; step++) i = (i + step) & mask;
     return &s->slot[i];
 }
 
