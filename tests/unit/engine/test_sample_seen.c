@@ -1,6 +1,5 @@
 /* What penalties remember of many tokens: as a plain table of the vocabulary would have it, and in time that grows with their number, also
  * of tokens that were chosen to meet in the hash table. */
-#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +11,16 @@
 
 #include "engine/sampler.h"
 
-enum { V = 5000, PROMPT = 700, OUTPUT = 3000, LARGE = 262144, MANY = 60000, SLOTS = 131072 };
+enum {
+    V = 1000,
+    NEVER = V - 1,
+    LOGIT = 6,
+    PROMPT = 300,
+    OUTPUT = 700,
+    LARGE = 262144,
+    MANY = 60000,
+    SLOTS = 131072
+};
 
 static uint32_t draw(uint32_t *state)
 {
@@ -20,52 +28,51 @@ static uint32_t draw(uint32_t *state)
     return *state >> 8;
 }
 
-/* The best after penalties by their definition: repetition over prompt and output, the others over the output alone. */
-static uint32_t best(const nb_sample_params *p, const float *logits, const int *count, const bool *in_prompt)
+/* What penalties make of a logit, by their definition: repetition over prompt and output, the others over the output alone. */
+static float penalised(const nb_sample_params *p, float l, bool in_prompt, int count)
 {
-    uint32_t at = 0;
-    float most = -FLT_MAX;
-    for (uint32_t i = 0; i < V; i++) {
-        float l = logits[i];
-        if (in_prompt[i] || count[i]) l = l > 0 ? l / p->repetition_penalty : l * p->repetition_penalty;
-        l -= p->frequency_penalty * (float)count[i];
-        if (count[i]) l -= p->presence_penalty;
-        if (l > most) {
-            most = l;
-            at = i;
-        }
-    }
-    return at;
+    if (in_prompt || count) l /= p->repetition_penalty;
+    return l - p->frequency_penalty * (float)count - (count ? p->presence_penalty : 0);
 }
 
-static void as_a_plain_table_has_it(void **unused)
+static uint32_t better(const nb_sampler *s, nb_sample_work *w, uint32_t id, float l)
 {
     static float logits[V];
+    nb_sampled out;
+    size_t n_top;
+    for (size_t i = 0; i < V; i++) logits[i] = -1000;
+    logits[NEVER] = l;
+    logits[id] = LOGIT;
+    assert_int_equal(nb_sampler_choose(s, w, logits, &out, NULL, 0, &n_top, NULL), NB_OK);
+    return out.chosen.id;
+}
+
+/* Each token beside one that never comes, whose logit is a little lower and a little higher than what penalties must leave. */
+static void as_a_plain_table_has_it(void **unused)
+{
     static int count[V];
     static bool in_prompt[V];
     uint32_t state = 1, prompt[PROMPT];
-    size_t n_top;
     nb_sample_params p;
     nb_sample_work *w;
     nb_sampler *s;
-    nb_sampled out;
     nb_sample_defaults(&p);
     p.temperature = 0;
     p.repetition_penalty = 1.5f;
-    p.frequency_penalty = 0.25f; /* sums of quarters are exact */
+    p.frequency_penalty = 0.25f;
     p.presence_penalty = 0.5f;
-    for (size_t i = 0; i < PROMPT; i++) in_prompt[prompt[i] = draw(&state) % V] = true;
+    for (size_t i = 0; i < PROMPT; i++) in_prompt[prompt[i] = draw(&state) % NEVER] = true;
     assert_int_equal(nb_sample_work_new(V, &w, NULL), NB_OK);
     assert_int_equal(nb_sampler_new(&p, V, prompt, PROMPT, &s, NULL), NB_OK);
     for (size_t n = 0; n < OUTPUT; n++) {
-        if (n % 50 == 0) {
-            for (size_t i = 0; i < V; i++) logits[i] = (float)(draw(&state) % 4096) / 512 - 4;
-            assert_int_equal(nb_sampler_choose(s, w, logits, &out, NULL, 0, &n_top, NULL), NB_OK);
-            assert_int_equal(out.chosen.id, best(&p, logits, count, in_prompt));
-        }
-        uint32_t id = n % 2 ? draw(&state) % V : out.chosen.id;
+        uint32_t id = draw(&state) % NEVER;
         assert_int_equal(nb_sampler_push(s, id, NULL), NB_OK);
         count[id]++;
+    }
+    for (uint32_t id = 0; id < NEVER; id++) {
+        float l = penalised(&p, LOGIT, in_prompt[id], count[id]);
+        assert_int_equal(better(s, w, id, l - 0.01f), id);
+        assert_int_equal(better(s, w, id, l + 0.01f), NEVER);
     }
     nb_sampler_free(s);
     nb_sample_work_free(w);
