@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* The largest are an operator's tiles, 1.1 MB in kernels/cpu/amx/linear.c. */
+/* The largest are an operator's slices of many rows, 0.5 MB in kernels/cpu/avx2/bf16.c. */
 #define NB_STACK_BYTES ((size_t)2 << 20)
 
 /* Starts fn(arg) in a thread that gets no signals, which are for the program's own, and has NB_STACK_BYTES of stack or more. Returns 0, or

@@ -22,8 +22,8 @@ typedef struct nb_cpu_exec {
     const nb_kernels *k;
     size_t threads;
     size_t expert_n; /* as given to ready() */
-    float *
-        xin; /* [max_rows * slots][NB_ROW_FLOATS(padded max_k)]: inputs of a linear, padded, rounded or quantised */
+    /* [max_rows * slots][NB_ROW_FLOATS(padded max_k)]: inputs of a linear, padded, rounded or quantised */
+    float *xin;
     float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
     float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */

@@ -9,15 +9,16 @@
 
 /*
  * 16 k of a row, which take the place of 16 floats: x = q * 2 * scale with a power of two as the scale and q = 256 * hi + lo. The scale
- * is as small as it can be for |q| <= 32639, what two signed bytes hold: the largest |q| is 2^14 at least. A BF16 has eight significant
- * bits, so that every x down to 2^-7 of the largest's power of two is exact, an E2M1 code times an E4M3 scale among them; what is smaller
- * is off by half a step, 2^-15 * 256/255 of the largest at most.
+ * is as small as it can be for |q| <= 32639, what two signed bytes hold, but 2^-126 at least: the largest |q| is 16320 (255 * 64) or more,
+ * unless all are below 2^-111. A BF16 has eight significant bits, so that every x down to 2^-6 of the largest's power of two is exact, an
+ * E2M1 code times the block's E4M3 scale among them; what is smaller is off by half a step, 2^-15 * 256/255 of the largest at most, or by
+ * 2^-126 where that is more.
  */
 typedef struct nb_fixed16 {
-    int8_t hi[16],
-        lo[16]; /* of 8 k, those at 0 2 4 6 1 3 5 7: the order in which a word's nibbles come apart */
-    float
-        scale; /* half the step: the codes of E2M1 count halves. NaN when a value of the block is not finite */
+    /* Of 8 k, those at 0 2 4 6 1 3 5 7: the order in which a word's nibbles come apart. */
+    int8_t hi[16], lo[16];
+    /* Half the step: the codes of E2M1 count halves. NaN when a value of the block is not finite. */
+    float scale;
     int32_t bias; /* -12 * the sum of q: kernels look codes up as 12 + 2 * value, which is never negative */
 } nb_fixed16;
 

@@ -68,7 +68,7 @@ typedef struct nb_kernels {
      * sums over all k in ascending order of instructions that add 32 products each, or as linear does; may be linear itself. In fixed point:
      * sums over 16 k are exact integers of what the rows stand for, then times (weight scale * activation scale), added in ascending
      * order in F32. An output is then off by 2^-15 * 256/255 of a block's largest magnitude at most for each weight of magnitude 1 besides,
-     * or by 2^-127 where that is more, and a row with a value that is not finite gives NaN. */
+     * or by 2^-126 where that is more, and a row with a value that is not finite gives NaN. */
     void (*linear_bf16)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                         float *y, size_t ldy, size_t p0, size_t p1);
 

@@ -111,8 +111,9 @@ static void every_operator_is_there(void **state)
     size_t n = nb_kernels_list(&cpu, list, 8);
     for (size_t i = 0; i < n; i++) {
         const nb_kernels *k = list[i];
-        assert_true(k->linear && k->rmsnorm && k->rope && k->exps && k->scores && k->weigh && k->swiglu &&
-                    k->dot && k->axpy);
+        assert_true(k->linear && k->linear_bf16 && k->quantise_i8 && k->linear_i8 && k->rmsnorm && k->rope &&
+                    k->exps && k->scores && k->weigh && k->swiglu && k->dot && k->axpy && k->mix);
+        assert_true((k->prepare_bf16 == NULL) == (k->bf16_form == NB_BF16_FLOATS));
     }
 }
 

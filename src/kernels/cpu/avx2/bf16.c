@@ -99,23 +99,6 @@ void nb_avx2_prepare_bf16(const float *x, size_t k, size_t k_pad, float *row)
     }
 }
 
-NB_INLINE __m256i word_of(const int8_t *q)
-{
-    int32_t word;
-    memcpy(&word, q, 4);
-    return _mm256_set1_epi32(word);
-}
-
-/* Word i of a block of 8 rows as bytes 12 + 2 * value: k 0 2 4 6, and k 1 3 5 7 of its eight. */
-NB_INLINE void open_word(const uint8_t *codes, __m256i out[2])
-{
-    const __m256i table = nb_table(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    const __m256i nibble = _mm256_set1_epi8(0x0F);
-    __m256i w = nb_load_i(codes);
-    out[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(w, nibble));
-    out[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble));
-}
-
 /* acc[r][half] += block b of `halves` halves of a panel times that of `rows` rows. codes: of the first half. */
 NB_INLINE void add_block(size_t rows, size_t halves, const uint8_t *codes, const float *x, size_t ldx,
                          size_t b, const __m256 *scale, __m256 *acc)
@@ -125,13 +108,13 @@ NB_INLINE void add_block(size_t rows, size_t halves, const uint8_t *codes, const
     for (size_t i = 0; i < 2; i++) {
         __m256i code[2][2];
         NB_UNROLL
-        for (size_t h = 0; h < halves; h++) open_word(codes + b * 128 + i * 64 + h * 32, code[h]);
+        for (size_t h = 0; h < halves; h++) nb_open_word(codes + b * 128 + i * 64 + h * 32, code[h]);
         NB_UNROLL
         for (size_t j = 0; j < 2; j++) {
             NB_UNROLL
             for (size_t r = 0; r < rows; r++) {
                 const nb_fixed16 *q = nb_fixed16_row(x + r * ldx) + b;
-                __m256i qh = word_of(q->hi + 8 * i + 4 * j), ql = word_of(q->lo + 8 * i + 4 * j);
+                __m256i qh = nb_four_bytes(q->hi + 8 * i + 4 * j), ql = nb_four_bytes(q->lo + 8 * i + 4 * j);
                 NB_UNROLL
                 for (size_t h = 0; h < halves; h++) {
                     size_t at = r * halves + h;
@@ -225,7 +208,7 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
             NB_UNROLL
             for (size_t i = 0; i < 2; i++) {
                 __m256i code[2];
-                open_word(codes + b * 128 + i * 64 + half * 32, code);
+                nb_open_word(codes + b * 128 + i * 64 + half * 32, code);
                 NB_UNROLL
                 for (size_t j = 0; j < 2; j++) {
                     __m256i c = _mm256_sub_epi8(code[j], _mm256_set1_epi8(12));
@@ -242,13 +225,6 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
     }
 }
 
-NB_INLINE __m256i pair_of(const int16_t *q)
-{
-    int32_t word;
-    memcpy(&word, q, 4);
-    return _mm256_set1_epi32(word);
-}
-
 /* Row r of a slice times what is opened of `count` panels. Sums of all vectors grow side by side, so that the codes are the products'
  * memory operands and a pair of q is loaded once. */
 NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t r, size_t n, float (*sums)[8])
@@ -262,10 +238,10 @@ NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t 
         __m256i sum[MOST];
         NB_UNROLL
         for (size_t i = 0; i < vectors; i++)
-            sum[i] = _mm256_madd_epi16(pair_of(pairs), nb_load_i((const uint8_t *)o->codes[b][0][i]));
+            sum[i] = _mm256_madd_epi16(nb_four_bytes(pairs), nb_load_i((const uint8_t *)o->codes[b][0][i]));
         NB_UNROLL
         for (size_t j = 1; j < PAIRS; j++) {
-            __m256i q = pair_of(pairs + 2 * j);
+            __m256i q = nb_four_bytes(pairs + 2 * j);
             NB_UNROLL
             for (size_t i = 0; i < vectors; i++) {
                 sum[i] = _mm256_add_epi32(

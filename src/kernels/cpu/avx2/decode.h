@@ -12,6 +12,7 @@
 #define NB_KERNELS_AVX2_DECODE_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/packed.h"
 #include "numerics/formats.h"
@@ -76,6 +77,24 @@ NB_INLINE void nb_open_e2m1(const uint8_t *p, bool second, nb_quad *q)
     q->w[1] = _mm256_unpacklo_epi8(lo, ho);
     q->w[2] = _mm256_unpackhi_epi8(le, he);
     q->w[3] = _mm256_unpackhi_epi8(lo, ho);
+}
+
+/* The words of 8 rows as bytes 12 + 2 * value, which are never negative: k 0 2 4 6 of their eight, then k 1 3 5 7. */
+NB_INLINE void nb_open_word(const uint8_t *p, __m256i out[2])
+{
+    const __m256i table = nb_table(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m256i nibble = _mm256_set1_epi8(0x0F);
+    __m256i w = nb_load_i(p);
+    out[0] = _mm256_shuffle_epi8(table, _mm256_and_si256(w, nibble));
+    out[1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble));
+}
+
+/* Four bytes of activations for every row of a vector. */
+NB_INLINE __m256i nb_four_bytes(const void *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm256_set1_epi32(word);
 }
 
 /* w: the words of 8 rows, each 4 E4M3 bytes s eeee mmm. out[0] = (k 0, k 1) as BF16, out[1] = (k 2, k 3). The upper nibble s eee

@@ -33,27 +33,15 @@ enum {
 /* Block b of 8 rows as bytes 12 + 2 * value: out[word] has 4 k of each, in the order of nb_i8_codes. */
 NB_INLINE void open_block(const uint8_t *codes, size_t b, size_t half, __m256i out[4])
 {
-    const __m256i table = nb_table(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    const __m256i nibble = _mm256_set1_epi8(0x0F);
     NB_UNROLL
-    for (size_t i = 0; i < 2; i++) {
-        __m256i w = nb_load_i(codes + (b * 2 + i) * 64 + half * 32);
-        out[2 * i] = _mm256_shuffle_epi8(table, _mm256_and_si256(w, nibble));
-        out[2 * i + 1] = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble));
-    }
-}
-
-NB_INLINE __m256i activations(const int8_t *q)
-{
-    int32_t word;
-    memcpy(&word, q, 4);
-    return _mm256_set1_epi32(word);
+    for (size_t i = 0; i < 2; i++) nb_open_word(codes + (b * 2 + i) * 64 + half * 32, out + 2 * i);
 }
 
 /* acc += block sum * (weight scale * activation scale), 8 lanes of one row. */
 NB_INLINE __m256 add_block(const __m256i code[4], const int8_t *q, int32_t bias, __m256 scale, __m256 acc)
 {
-    const __m256i row[4] = {activations(q), activations(q + 4), activations(q + 8), activations(q + 12)};
+    const __m256i row[4] = {nb_four_bytes(q), nb_four_bytes(q + 4), nb_four_bytes(q + 8),
+                            nb_four_bytes(q + 12)};
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(add_products(_mm256_set1_epi32(bias), code, row)), scale, acc);
 }
 
@@ -149,7 +137,7 @@ NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t 
     for (size_t b = 0; b < n; b++) {
         __m256i q[4];
         NB_UNROLL
-        for (size_t i = 0; i < 4; i++) q[i] = activations((const int8_t *)s->q[r] + b * BLOCK + 4 * i);
+        for (size_t i = 0; i < 4; i++) q[i] = nb_four_bytes(s->q[r] + b * BLOCK + 4 * i);
         __m256 scale = _mm256_broadcast_ss(&s->scale[r][b]);
         NB_UNROLL
         for (size_t i = 0; i < vectors; i++) {
