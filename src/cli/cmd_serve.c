@@ -182,8 +182,8 @@ static int read_list(const char *flag, const char *text, string_list *l)
 /* As a header's value; NULL: not given, or everything. */
 static const char *joined_unless_star(string_list *l)
 {
-    bool star = l->items.n == 0 || (l->items.n == 1 && strcmp(l->items.item[0], "*") == 0);
-    return star ? NULL : nb_buf_str(&l->joined);
+    const char *joined = nb_buf_str(&l->joined);
+    return l->items.n == 0 || strcmp(joined, "*") == 0 ? NULL : joined;
 }
 
 static void free_list(string_list *l)
