@@ -20,7 +20,9 @@
 #include "base/thread.h"
 
 #define MAX_THREADS 1024
-#define SPIN_NS 50000 /* longer than the serial gaps between two operators of a step */
+#define SPIN_NS 50000       /* longer than the serial gaps between two operators of a step */
+#define LATE_NS 500000      /* that even parts end apart only where another has a CPU */
+#define CROWDED_NS 50000000 /* some of a scheduler's slices: how long nobody spins then */
 
 typedef struct worker {
     alignas(64) atomic_size_t next; /* the part of this thread that nobody has taken, when it is shared */
@@ -45,6 +47,7 @@ struct nb_pool {
     atomic_uint sleepers;               /* workers parked, or about to be */
     alignas(64) atomic_uint pending;    /* futex: the caller waits for 0 */
     atomic_uint caller_parked;
+    alignas(64) _Atomic uint64_t crowded_until; /* of now_ns */
     alignas(64) worker workers[];
 };
 
@@ -73,16 +76,18 @@ static void relax(void)
 #endif
 }
 
-/* Spins until (*word == value) is `wanted`; false when that took longer than SPIN_NS. */
-static bool spin_until(atomic_uint *word, unsigned value, bool wanted)
+/* Spins until (*word == value) is `wanted`; false when that took longer than SPIN_NS, or when nobody should. */
+static bool spin_until(const nb_pool *p, atomic_uint *word, unsigned value, bool wanted)
 {
-    uint64_t deadline = now_ns() + SPIN_NS;
+    if (!p->spin) return false;
+    const uint64_t from = now_ns();
+    if (from < atomic_load_explicit(&p->crowded_until, memory_order_relaxed)) return false;
     do {
         for (int i = 0; i < 32; i++) {
             if ((atomic_load_explicit(word, memory_order_acquire) == value) == wanted) return true;
             relax();
         }
-    } while (now_ns() < deadline);
+    } while (now_ns() - from < SPIN_NS);
     return false;
 }
 
@@ -119,7 +124,7 @@ static void run_part(nb_pool *p, size_t t)
 
 static unsigned wait_for_job(nb_pool *p, unsigned seen)
 {
-    if (!p->spin || !spin_until(&p->generation, seen, false)) {
+    if (!spin_until(p, &p->generation, seen, false)) {
         atomic_fetch_add(&p->sleepers, 1);
         while (atomic_load(&p->generation) == seen) futex_wait(&p->generation, seen);
         atomic_fetch_sub(&p->sleepers, 1);
@@ -148,12 +153,18 @@ static void announce(nb_pool *p)
     if (atomic_load(&p->sleepers)) futex_wake_all(&p->generation);
 }
 
-static void wait_for_workers(nb_pool *p)
+/* Where others want the CPUs, too, a thread that spins between loops uses up its slice, and then a loop that needs it waits for all of
+ * theirs: parked, it is soon back. That shows in a wait for others that is longer than the caller's own part, which began at `from`. */
+static void wait_for_workers(nb_pool *p, uint64_t from)
 {
-    if (p->spin && spin_until(&p->pending, 0, true)) return;
+    if (spin_until(p, &p->pending, 0, true)) return;
+    const uint64_t parked = now_ns();
     atomic_store(&p->caller_parked, 1);
     for (unsigned left; (left = atomic_load(&p->pending)) != 0;) futex_wait(&p->pending, left);
     atomic_store(&p->caller_parked, 0);
+    const uint64_t end = now_ns();
+    if (end - parked > LATE_NS && end - parked > parked - from)
+        atomic_store_explicit(&p->crowded_until, end + CROWDED_NS, memory_order_relaxed);
 }
 
 static size_t within_limit(size_t threads)
@@ -250,9 +261,10 @@ static void run(nb_pool *p, size_t items, size_t grain, bool shared, nb_pool_fn 
         atomic_store_explicit(&p->workers[t].next, begin, memory_order_relaxed);
     }
     atomic_store_explicit(&p->pending, (unsigned)(p->threads - 1), memory_order_relaxed);
+    const uint64_t from = now_ns();
     announce(p);
     run_part(p, 0);
-    wait_for_workers(p);
+    wait_for_workers(p, from);
 }
 
 void nb_pool_run(nb_pool *p, size_t items, size_t grain, nb_pool_fn fn, void *ctx)
