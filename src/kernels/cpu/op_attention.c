@@ -224,6 +224,7 @@ static nb_attend_args weights(const attend_job *j, const unit *u, size_t number,
         if (q->begin < begin) begin = q->begin;
         if (q->end > end) end = q->end;
     }
+    w->v_rows[0] = NULL; /* until it is found, since no tile is empty: the analyser cannot know */
     find_list(j, &u->list, u->kv, r0, r1, true, w->k_rows);
     find_list(j, &u->list, u->kv, r0, r1, false, w->v_rows);
     for (size_t i = 0; i < NB_AHEAD; i++) w->k_rows[r1 - r0 + i] = w->v_rows[i < r1 - r0 ? i : 0];
@@ -309,8 +310,8 @@ static void spread_tiles(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const attend_job *j = ctx;
     tile w;
-    unit u, after;
-    size_t number, after_number;
+    unit u, after = {0};
+    size_t number, after_number = 0;
     bool more = spread_unit(j, begin, &u, &number);
     for (size_t item = begin; item < end; item++, u = after, number = after_number) {
         bool is = more;
