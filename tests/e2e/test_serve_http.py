@@ -337,6 +337,18 @@ def test_a_reader_that_trickles_is_cut_and_one_that_keeps_up_is_not():
         assert b"[DONE]" in fast
 
 
+def test_what_the_server_has_not_passed_on_is_no_readers_fault():
+    """Sixteen streams whose kernels take all there is. A look four times a second finds bytes that the loop has put and not written yet:
+    with a rate that nobody has, each of them would be cut that is held for behind."""
+    with Server("--slow-client-timeout", 0.1, "--slow-client-rate", 10 ** 9) as s:
+        sockets = [s.socket(timeout=600) for _ in range(16)]
+        for c in sockets:
+            c.sendall(raw_post("/v1/completions", long_request(500), "Connection: close\r\n"))
+        for c in sockets:
+            with c:
+                assert b"data: [DONE]" in read_all(c)
+
+
 def test_half_closed_but_answered_at_once(server):
     """An answer that is made at once reaches a client that has already closed its half; nc does that."""
     with server.socket() as s:
