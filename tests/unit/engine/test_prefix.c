@@ -243,6 +243,28 @@ static void test_begun_pages_are_copied(void **unused)
     finish(p);
 }
 
+/* Rows of one head lie side by side within a page: the begun ones of each are copied. */
+static void test_begun_pages_of_heads(void **unused)
+{
+    const nb_stream_decl decl[] = {{2, 1, 0}, {.cols = 4, .tokens_per_row = 4, .heads = 2}};
+    uint32_t ids[64];
+    nb_pages *p = make(decl, 2, 64);
+    const nb_kv_stream *s = &nb_pages_view(p)->streams[1];
+    count_up(ids, 64, 0);
+    assert_true(nb_pages_grow(p, 0, 0, 17));
+    for (size_t row = 0; row < 4; row++)
+        for (size_t i = 0; i < 4; i++) nb_kv_head(s, 0, row, i / 2)[i % 2] = (float)(10 * row + i + 1);
+    nb_pages_trim(p, 0, 17);
+    nb_pages_publish(p, 0, ids, 17, "", true);
+    for (size_t i = 0; i < 4; i++) nb_kv_head(s, 0, 4, i / 2)[i % 2] = NAN; /* the first goes on, and fails */
+    assert_int_equal(nb_pages_adopt(p, 1, ids, 64, ""), 16);
+    assert_true(nb_pages_grow(p, 1, 16, 64));
+    for (size_t row = 0; row < 16; row++)
+        for (size_t i = 0; i < 4; i++)
+            assert_true(nb_kv_head(s, 1, row, i / 2)[i % 2] == (row < 4 ? (float)(10 * row + i + 1) : 0));
+    finish(p);
+}
+
 /* A recurrence between chunks of 64: who adopts in the middle of one gets the state before it and the tokens since, not more. */
 static void test_states_are_shared_inside_a_chunk(void **unused)
 {
@@ -299,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_windows_hit_at_kept_boundaries),
         cmocka_unit_test(test_pages_used_again_are_zero),
         cmocka_unit_test(test_begun_pages_are_copied),
+        cmocka_unit_test(test_begun_pages_of_heads),
         cmocka_unit_test(test_states_are_shared_inside_a_chunk),
         cmocka_unit_test(test_without_a_cache),
     };
