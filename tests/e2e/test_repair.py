@@ -540,14 +540,18 @@ def test_diff_across_formats(tmp_path):
 
 def test_diff_of_traces(tmp_path):
     row = {"layer": 0, "module": "layers.0.q", "operator": "linear", "in_amax": 8.0, "out_amax": 2.0, "nonfinite": 0}
-    a = {"rows": [row, {**row, "module": "layers.0.o", "out_amax": 4.0}]}
-    b = {"rows": [{**row, "out_amax": 2.001, "nonfinite": 0.0}, {**row, "module": "layers.0.o", "out_amax": "nan"}]}
-    (tmp_path / "a.json").write_text(json.dumps(a))
-    (tmp_path / "b.json").write_text(json.dumps(b))
-    report = nb.ok_json("diff", tmp_path / "a.json", tmp_path / "b.json")
-    assert [r["module"] for r in report["rows"]] == ["layers.0.q", "layers.0.o"]
-    assert report["first_difference"]["module"] == "layers.0.o" and report["first_difference"]["out_amax"] == [4, "nan"]
-    assert nb.ok_json("diff", tmp_path / "a.json", tmp_path / "a.json")["first_difference"] is None
+
+    def first(*amax):
+        """The first difference from three rows whose out_amax is 2, 4 and 6."""
+        names = ["layers.0.q", "layers.0.o", "layers.1.q"]
+        for file, values in (("a.json", (2.0, 4.0, 6.0)), ("b.json", amax)):
+            (tmp_path / file).write_text(json.dumps({"rows": [{**row, "module": n, "out_amax": v} for n, v in zip(names, values)]}))
+        report = nb.ok_json("diff", tmp_path / "a.json", tmp_path / "b.json")
+        assert [r["module"] for r in report["rows"]] == names
+        return report["first_difference"] and (report["first_difference"]["module"], report["first_difference"]["out_amax"])
+    assert first(2, 4, 6) is None
+    assert first(2, 5, 7) == ("layers.0.o", [4, 5])
+    assert first(2.5, "nan", "nan") == ("layers.0.o", [4, "nan"])  # not the rounding, if it is that, of the row before
     (tmp_path / "c.json").write_text("{}")
     assert nb.run("diff", tmp_path / "a.json", tmp_path / "c.json").returncode == 1
 
