@@ -19,9 +19,8 @@ enum {
     TILE = 256,       /* rows */
     SLICE = 256,      /* columns of the output at a time */
     SPREAD = 8,       /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
-    FULL =
-        8, /* queries that are worth a pass over their rows; where every thread has so many for itself, … */
-    SHORT = 5 /* … tiles below which they are not shared: a window and what is selected */
+    FULL = 8,         /* queries that are worth a pass over their rows; where each thread has them, … */
+    SHORT = 5         /* … tiles below which they are not shared: a window and what is selected */
 };
 
 typedef struct attend_job {
