@@ -152,7 +152,7 @@ static void build(nb_pages *p, const nb_stream_decl *decl, size_t n, const nb_pa
             bytes = SIZE_MAX;
         unsigned char *memory = get(b, 1, bytes);
         if (!memory) continue;
-        float *base = (float *)(memory + (NB_ALIGN - (uintptr_t)memory % NB_ALIGN) % NB_ALIGN);
+        float *base = (float *)(void *)(memory + (NB_ALIGN - (uintptr_t)memory % NB_ALIGN) % NB_ALIGN);
         p->memory[i] = memory;
         p->streams[i] = (nb_kv_stream){decl[i], base, c->tables};
         p->class_of[i] = c;
