@@ -64,6 +64,26 @@ static inline __m256 nb_load_first(const float *p, size_t n)
     return _mm256_maskload_ps(p, nb_lane_mask(n));
 }
 
+/* Values b * 16 … of a row of k, zeros from k on. */
+static inline void nb_load_block(const float *x, size_t k, size_t b, __m256 out[2])
+{
+    const float *s = x + b * 16;
+    size_t left = b * 16 < k ? k - b * 16 : 0;
+    out[0] = left >= 8 ? _mm256_loadu_ps(s) : left ? nb_load_first(s, left) : _mm256_setzero_ps();
+    out[1] = left >= 16 ? _mm256_loadu_ps(s + 8)
+             : left > 8 ? nb_load_first(s + 8, left - 8)
+                        : _mm256_setzero_ps();
+}
+
+/* The largest of eight magnitudes as bits: so ordered, infinity and NaN are above all numbers. */
+static inline uint32_t nb_largest_bits(__m256i m)
+{
+    __m128i h = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4E));
+    h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0xB1));
+    return (uint32_t)_mm_cvtsi128_si32(h);
+}
+
 /* How many of the lanes of vector i, counted from panel p on, are outputs that exist. */
 static inline size_t nb_lanes_of(const nb_packed *w, size_t p, size_t i)
 {

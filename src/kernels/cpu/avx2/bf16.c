@@ -70,17 +70,10 @@ void nb_avx2_prepare_bf16(const float *x, size_t k, size_t k_pad, float *row)
     const __m256 sign = _mm256_set1_ps(-0.0f);
     nb_fixed16 *out = (nb_fixed16 *)(void *)row;
     for (size_t b = 0; b < k_pad / BLOCK; b++) {
-        size_t left = b * BLOCK < k ? k - b * BLOCK : 0;
-        const float *s = x + b * BLOCK;
-        __m256 v0 = left >= 8 ? _mm256_loadu_ps(s) : left ? nb_load_first(s, left) : _mm256_setzero_ps();
-        __m256 v1 = left >= 16 ? _mm256_loadu_ps(s + 8)
-                    : left > 8 ? nb_load_first(s + 8, left - 8)
-                               : _mm256_setzero_ps();
-        __m256i m0 = round_magnitude(v0), m1 = round_magnitude(v1), m = _mm256_max_epu32(m0, m1);
-        __m128i h = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4E));
-        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0xB1));
-        uint32_t amax = (uint32_t)_mm_cvtsi128_si32(h);
+        __m256 v[2];
+        nb_load_block(x, k, b, v);
+        __m256i m0 = round_magnitude(v[0]), m1 = round_magnitude(v[1]);
+        uint32_t amax = nb_largest_bits(_mm256_max_epu32(m0, m1));
         nb_fixed16 block = {.scale = NAN};
         if (amax < 0x7F800000) {
             /* A significand of all ones would round up to a byte more than there is: it counts as the next power of two. */
@@ -90,10 +83,10 @@ void nb_avx2_prepare_bf16(const float *x, size_t k, size_t k_pad, float *row)
             float f;
             memcpy(&f, &up, 4);
             memcpy(&block.scale, &down, 4);
-            v0 = _mm256_or_ps(_mm256_castsi256_ps(m0), _mm256_and_ps(v0, sign));
-            v1 = _mm256_or_ps(_mm256_castsi256_ps(m1), _mm256_and_ps(v1, sign));
-            store_halves(_mm256_cvtps_epi32(_mm256_mul_ps(v0, _mm256_set1_ps(f))),
-                         _mm256_cvtps_epi32(_mm256_mul_ps(v1, _mm256_set1_ps(f))), &block);
+            v[0] = _mm256_or_ps(_mm256_castsi256_ps(m0), _mm256_and_ps(v[0], sign));
+            v[1] = _mm256_or_ps(_mm256_castsi256_ps(m1), _mm256_and_ps(v[1], sign));
+            store_halves(_mm256_cvtps_epi32(_mm256_mul_ps(v[0], _mm256_set1_ps(f))),
+                         _mm256_cvtps_epi32(_mm256_mul_ps(v[1], _mm256_set1_ps(f))), &block);
         }
         out[b] = block;
     }
@@ -149,8 +142,7 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
     NB_UNROLL
     for (size_t i = 0; i < 2 * rows; i++) acc[i] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        nb_ask_codes(codes, b, AHEAD);
         __m256 scale[2];
         nb_scales_of(f, odd, w, scales, b, scale);
         if (rows == 1) {
@@ -202,8 +194,7 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
 {
     const uint8_t *codes = w->codes + p * w->code_bytes + b0 * 128;
     for (size_t b = 0; b < n; b++) {
-        _mm_prefetch((const char *)codes + (b + SLICE) * 128, _MM_HINT_T0);
-        _mm_prefetch((const char *)codes + (b + SLICE) * 128 + 64, _MM_HINT_T0);
+        nb_ask_codes(codes, b + SLICE, 0);
         for (size_t half = 0; half < 2; half++) {
             NB_UNROLL
             for (size_t i = 0; i < 2; i++) {

@@ -213,4 +213,11 @@ NB_INLINE void nb_scales_of(nb_format f, bool odd, const nb_packed *w, const uin
     out[1] = nb_scale(f, odd, w, scales, block, 1);
 }
 
+/* Asks for the codes `ahead` bytes after those of block b. */
+NB_INLINE void nb_ask_codes(const uint8_t *codes, size_t b, size_t ahead)
+{
+    _mm_prefetch((const char *)codes + b * 128 + ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)codes + b * 128 + ahead + 64, _MM_HINT_T0);
+}
+
 #endif

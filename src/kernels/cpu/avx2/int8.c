@@ -26,20 +26,13 @@ void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
     float *scale = nb_i8_scale(row, k_pad);
     int32_t *bias = nb_i8_bias(row, k_pad);
     for (size_t b = 0; b < k_pad / BLOCK; b++) {
-        size_t left = b * BLOCK < k ? k - b * BLOCK : 0;
-        const float *s = x + b * BLOCK;
-        __m256 v0 = left >= 8 ? _mm256_loadu_ps(s) : left ? nb_load_first(s, left) : _mm256_setzero_ps();
-        __m256 v1 = left >= 16 ? _mm256_loadu_ps(s + 8)
-                    : left > 8 ? nb_load_first(s + 8, left - 8)
-                               : _mm256_setzero_ps();
-        /* As integers magnitudes are ordered, with infinity and NaN above all numbers. */
-        __m256i m = _mm256_max_epu32(_mm256_and_si256(_mm256_castps_si256(v0), magnitude),
-                                     _mm256_and_si256(_mm256_castps_si256(v1), magnitude));
-        __m128i h = _mm_max_epu32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4E));
-        h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0xB1));
-        float amax = _mm_cvtss_f32(_mm_castsi128_ps(h));
-        bool finite = _mm_cvtsi128_si32(h) < 0x7F800000;
+        __m256 v[2];
+        nb_load_block(x, k, b, v);
+        uint32_t bits =
+            nb_largest_bits(_mm256_max_epu32(_mm256_and_si256(_mm256_castps_si256(v[0]), magnitude),
+                                             _mm256_and_si256(_mm256_castps_si256(v[1]), magnitude)));
+        float amax = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)bits)));
+        bool finite = bits < 0x7F800000;
         if (!finite || amax < NB_I8_TINY) {
             memset(q + b * BLOCK, 0, BLOCK);
             scale[b] = finite ? 0 : NAN;
@@ -47,7 +40,8 @@ void nb_avx2_quantise_i8(const float *x, size_t k, size_t k_pad, float *row)
             continue;
         }
         __m256 f = _mm256_set1_ps(127.0f / amax);
-        __m256i i0 = _mm256_cvtps_epi32(_mm256_mul_ps(v0, f)), i1 = _mm256_cvtps_epi32(_mm256_mul_ps(v1, f));
+        __m256i i0 = _mm256_cvtps_epi32(_mm256_mul_ps(v[0], f)),
+                i1 = _mm256_cvtps_epi32(_mm256_mul_ps(v[1], f));
         __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(i0, i1), 0xD8);
         __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
         _mm_storeu_si128((__m128i *)(q + b * BLOCK), _mm_shuffle_epi8(bytes, parts));

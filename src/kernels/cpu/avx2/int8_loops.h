@@ -53,8 +53,7 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
     NB_UNROLL
     for (size_t i = 0; i < 2 * rows; i++) acc[i] = _mm256_setzero_ps();
     for (size_t b = 0; b < w->k_pad / BLOCK; b++) {
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD, _MM_HINT_T0);
-        _mm_prefetch((const char *)codes + b * 128 + AHEAD + 64, _MM_HINT_T0);
+        nb_ask_codes(codes, b, AHEAD);
         __m256 s[2];
         nb_scales_of(f, odd, w, scales, b, s);
         NB_UNROLL
@@ -104,10 +103,9 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
                           size_t second, opened *o)
 {
     const __m256i ones = _mm256_set1_epi8(1), wide = _mm256_set1_epi16(-128);
-    const char *after = (const char *)w->codes + (p + 2) * w->code_bytes + b0 * 128;
+    const uint8_t *after = w->codes + (p + 2) * w->code_bytes;
     for (size_t b = 0; b < n; b++) {
-        _mm_prefetch(after + b * 128, _MM_HINT_T0);
-        _mm_prefetch(after + b * 128 + 64, _MM_HINT_T0);
+        nb_ask_codes(after, b0 + b, 0);
         for (size_t half = 0; half < 2; half++) {
             __m256i code[4], sum = _mm256_setzero_si256();
             open_block(w->codes + p * w->code_bytes, b0 + b, half, code);
