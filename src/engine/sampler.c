@@ -142,7 +142,7 @@ nb_status nb_sampler_new(const nb_sample_params *p, size_t vocab, const uint32_t
     s->bad = copy_of(p->bad, n_bad, sizeof *p->bad, &ok);
     s->bad_len = copy_of(p->bad_len, p->n_bad, sizeof *p->bad_len, &ok);
     if (ok && s->tail_cap) ok = (s->tail = calloc(s->tail_cap, sizeof *s->tail));
-    s->penalties = p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1;
+    s->penalties = nb_sample_penalises(p);
     for (size_t i = 0; ok && s->penalties && i < n_prompt; i++) ok = see(s, prompt[i]);
     if (!ok) {
         const size_t bytes =

@@ -37,6 +37,12 @@ typedef struct nb_sample_params {
     int logprobs; /* -1: none; k: of the chosen token and the k most probable; NB_LOGPROBS_ALL: every token */
 } nb_sample_params;
 
+/* Whether what was seen changes logits, so that a sampler must remember it. */
+static inline bool nb_sample_penalises(const nb_sample_params *p)
+{
+    return p->presence_penalty != 0 || p->frequency_penalty != 0 || p->repetition_penalty != 1;
+}
+
 /* Temperature 1, top_p 1, repetition_penalty 1, no logprobs; the rest off. */
 void nb_sample_defaults(nb_sample_params *p);
 /* NB_ERR_ARGUMENT names the field that is out of vLLM's range (temperature: [0, 2]), or the id outside the vocabulary. */

@@ -158,8 +158,7 @@ static bool check_copies(const nb_job *j, nb_api_error *e)
 {
     const nb_sample_params *s = &j->sampling.p;
     size_t ids = s->n_stop_ids + s->n_allowed + 2 * s->n_bias, bytes = 0, prompts = 0;
-    const bool penalties =
-        s->presence_penalty != 0 || s->frequency_penalty != 0 || s->repetition_penalty != 1;
+    const bool penalties = nb_sample_penalises(s);
     for (size_t i = 0; i < s->n_bad; i++) ids += s->bad_len[i];
     for (size_t i = 0; i < j->n_prompts; i++) prompts += j->prompts[i].ids.len;
     if (penalties) prompts *= 1 + 8; /* what nb_sampler_new remembers of each token */
