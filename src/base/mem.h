@@ -35,6 +35,16 @@ static inline size_t nb_round_up(size_t a, size_t b)
     return nb_ceil_div(a, b) * b;
 }
 
+static inline size_t nb_larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline size_t nb_smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 /* count * size bytes aligned to NB_ALIGN, zeroed; NULL when out of memory or the product overflows. free() it. */
 void *nb_calloc_aligned(size_t count, size_t size);
 

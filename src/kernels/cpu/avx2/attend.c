@@ -6,6 +6,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/avx2/decode.h"
 
@@ -21,16 +22,6 @@ enum {
 NB_INLINE void prefetch(const float *line)
 {
     _mm_prefetch((const char *)line, _MM_HINT_T1);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Lane sums: out[i][r] of sums[2 r + i], by halves: (0+4, 1+5, 2+6, 3+7), then halves again, as nb_lane_sum. */
@@ -74,8 +65,8 @@ NB_INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t qu
     __m256 sums[QUERIES * ROWS];
     NB_UNROLL
     for (size_t j = 0; j < ROWS; j++) {
-        k[j] = a->k_rows[smaller(r + j, end - 1)];
-        later[j] = a->k_rows[smaller(r + j, end - 1) + NB_AHEAD];
+        k[j] = a->k_rows[nb_smaller(r + j, end - 1)];
+        later[j] = a->k_rows[nb_smaller(r + j, end - 1) + NB_AHEAD];
     }
     NB_UNROLL
     for (size_t i = 0; i < QUERIES * ROWS; i++) sums[i] = _mm256_setzero_ps();
@@ -166,15 +157,15 @@ static void add_to(const nb_query *q, size_t queries, const strip *s, size_t r0,
 /* Rows [t0, t1) for n (1 or 2) queries: those that both have for both, the others one by one, each query's in ascending order. */
 static void add_shared(const nb_query *q, size_t n, const strip *s, size_t t0, size_t t1, bool ahead)
 {
-    size_t begin = larger(q[0].begin, q[n - 1].begin), end = smaller(q[0].end, q[n - 1].end);
-    begin = larger(begin, t0);
-    end = smaller(end, t1);
+    size_t begin = nb_larger(q[0].begin, q[n - 1].begin), end = nb_smaller(q[0].end, q[n - 1].end);
+    begin = nb_larger(begin, t0);
+    end = nb_smaller(end, t1);
     bool shared = begin < end;
     for (size_t i = 0; i < n; i++)
-        add_to(q + i, 1, s, larger(q[i].begin, t0), shared ? begin : smaller(q[i].end, t1), ahead);
+        add_to(q + i, 1, s, nb_larger(q[i].begin, t0), shared ? begin : nb_smaller(q[i].end, t1), ahead);
     if (!shared) return;
     add_to(q, n, s, begin, end, ahead);
-    for (size_t i = 0; i < n; i++) add_to(q + i, 1, s, end, smaller(q[i].end, t1), ahead);
+    for (size_t i = 0; i < n; i++) add_to(q + i, 1, s, end, nb_smaller(q[i].end, t1), ahead);
 }
 
 void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
@@ -182,14 +173,14 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
     alignas(32) float tile[TILE * TILE_COLS];
     size_t first = SIZE_MAX, last = 0;
     for (size_t i = 0; i < a->n_queries; i++) {
-        first = smaller(first, a->queries[i].begin);
-        last = larger(last, a->queries[i].end);
+        first = nb_smaller(first, a->queries[i].begin);
+        last = nb_larger(last, a->queries[i].end);
         memset(a->queries[i].out, 0, (c1 - c0) * sizeof *tile);
     }
     for (size_t t0 = first, t1; t0 < last; t0 = t1) {
-        t1 = smaller(t0 + TILE, last);
+        t1 = nb_smaller(t0 + TILE, last);
         for (size_t c = c0, cols; c < c1; c += cols) {
-            cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 8);
+            cols = c1 - c >= TILE_COLS ? TILE_COLS : nb_smaller(c1 - c, 8);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > 4;
             strip s = {a->v_rows, copy ? tile : NULL, t0, c, c - c0, whole ? VECTORS : 1, cols};
             for (size_t r = t0; copy && r < t1; r++)
@@ -200,7 +191,8 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
                     _mm256_store_ps(to + 8, _mm256_loadu_ps(a->v_rows[r] + c + i + 8));
                 }
             for (size_t i = 0; i < a->n_queries; i += QUERIES)
-                add_shared(a->queries + i, smaller(a->n_queries - i, QUERIES), &s, t0, t1, !copy && i == 0);
+                add_shared(a->queries + i, nb_smaller(a->n_queries - i, QUERIES), &s, t0, t1,
+                           !copy && i == 0);
         }
     }
 }

@@ -7,6 +7,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/decode.h"
 
@@ -22,16 +23,6 @@ enum {
 INLINE void prefetch(const float *line)
 {
     _mm_prefetch((const char *)line, _MM_HINT_T1);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 INLINE __mmask16 first_lanes(size_t n)
@@ -66,8 +57,8 @@ INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queri
     __m512 sums[QUERIES * ROWS];
     UNROLL
     for (size_t j = 0; j < ROWS; j++) {
-        k[j] = a->k_rows[smaller(r + j, end - 1)];
-        later[j] = a->k_rows[smaller(r + j, end - 1) + NB_AHEAD];
+        k[j] = a->k_rows[nb_smaller(r + j, end - 1)];
+        later[j] = a->k_rows[nb_smaller(r + j, end - 1) + NB_AHEAD];
     }
     UNROLL
     for (size_t i = 0; i < QUERIES * ROWS; i++) sums[i] = _mm512_setzero_ps();
@@ -163,12 +154,12 @@ static void add_shared(const nb_query *q, size_t n, const strip *s, size_t t0, s
 {
     size_t begin = t0, end = t1;
     for (size_t i = 0; i < n; i++) {
-        begin = larger(begin, q[i].begin);
-        end = smaller(end, q[i].end);
+        begin = nb_larger(begin, q[i].begin);
+        end = nb_smaller(end, q[i].end);
     }
     bool shared = begin < end;
     for (size_t i = 0; i < n; i++)
-        add_to(q + i, 1, s, larger(q[i].begin, t0), shared ? begin : smaller(q[i].end, t1), ahead);
+        add_to(q + i, 1, s, nb_larger(q[i].begin, t0), shared ? begin : nb_smaller(q[i].end, t1), ahead);
     if (!shared) return;
     switch (n) {
     case 1: add_to(q, 1, s, begin, end, ahead); break;
@@ -176,7 +167,7 @@ static void add_shared(const nb_query *q, size_t n, const strip *s, size_t t0, s
     case 3: add_to(q, 3, s, begin, end, ahead); break;
     default: add_to(q, QUERIES, s, begin, end, ahead); break;
     }
-    for (size_t i = 0; i < n; i++) add_to(q + i, 1, s, end, smaller(q[i].end, t1), ahead);
+    for (size_t i = 0; i < n; i++) add_to(q + i, 1, s, end, nb_smaller(q[i].end, t1), ahead);
 }
 
 void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
@@ -184,14 +175,14 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
     alignas(64) float tile[TILE * TILE_COLS];
     size_t first = SIZE_MAX, last = 0;
     for (size_t i = 0; i < a->n_queries; i++) {
-        first = smaller(first, a->queries[i].begin);
-        last = larger(last, a->queries[i].end);
+        first = nb_smaller(first, a->queries[i].begin);
+        last = nb_larger(last, a->queries[i].end);
         memset(a->queries[i].out, 0, (c1 - c0) * sizeof *tile);
     }
     for (size_t t0 = first, t1; t0 < last; t0 = t1) {
-        t1 = smaller(t0 + TILE, last);
+        t1 = nb_smaller(t0 + TILE, last);
         for (size_t c = c0, cols; c < c1; c += cols) {
-            cols = c1 - c >= TILE_COLS ? TILE_COLS : smaller(c1 - c, 16);
+            cols = c1 - c >= TILE_COLS ? TILE_COLS : nb_smaller(c1 - c, 16);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > QUERIES;
             strip s = {a->v_rows, copy ? tile : NULL, t0, c, c - c0, whole ? VECTORS : 1, first_lanes(cols)};
             for (size_t r = t0; copy && r < t1; r++)
@@ -200,7 +191,8 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
                     _mm512_store_ps(tile + (r - t0) * TILE_COLS + i, _mm512_loadu_ps(a->v_rows[r] + c + i));
                 }
             for (size_t i = 0; i < a->n_queries; i += QUERIES)
-                add_shared(a->queries + i, smaller(a->n_queries - i, QUERIES), &s, t0, t1, !copy && i == 0);
+                add_shared(a->queries + i, nb_smaller(a->n_queries - i, QUERIES), &s, t0, t1,
+                           !copy && i == 0);
         }
     }
 }
