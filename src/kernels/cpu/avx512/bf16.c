@@ -12,7 +12,8 @@ enum {
     AHEAD = 4096 /* bytes of codes that are asked for in advance */
 };
 
-/* acc += block sum * (weight scale * activation scale), one row. */
+/* acc += block sum * weight scale * activation scale, one row. In this order: the product of two large scales may be infinite where the
+ * sum is 0. */
 INLINE __m512 add_block(const __m512i code[4], const nb_fixed16 *q, __m512 scale, __m512 acc)
 {
     __m512i hi = _mm512_setzero_si512(), lo = _mm512_set1_epi32(q->bias);
@@ -22,7 +23,7 @@ INLINE __m512 add_block(const __m512i code[4], const nb_fixed16 *q, __m512 scale
         lo = _mm512_dpbusd_epi32(lo, code[i], nb_four_bytes(q->lo + 4 * i));
     }
     __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(hi, 8), lo);
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(q->scale)), acc);
+    return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), _mm512_set1_ps(q->scale), acc);
 }
 
 /* What rows are multiplied with: panel p of w, and where the outputs go. */

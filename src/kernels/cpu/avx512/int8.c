@@ -16,7 +16,8 @@ enum {
     AHEAD = 4096 /* bytes of codes that are asked for in advance */
 };
 
-/* acc += block sum * (weight scale * activation scale), one row. */
+/* acc += block sum * weight scale * activation scale, one row. In this order: the product of two large scales may be infinite where the
+ * sum is 0. */
 INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, size_t b, __m512 scale,
                         __m512 acc)
 {
@@ -24,8 +25,8 @@ INLINE __m512 add_block(const __m512i code[4], const float *row, size_t k_pad, s
     __m512i sum = _mm512_set1_epi32(nb_i8_bias(row, k_pad)[b]);
     UNROLL
     for (size_t i = 0; i < 4; i++) sum = _mm512_dpbusd_epi32(sum, code[i], nb_four_bytes(q + 4 * i));
-    __m512 s = _mm512_mul_ps(scale, _mm512_set1_ps(nb_i8_scale(row, k_pad)[b]));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), s, acc);
+    __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
+    return _mm512_fmadd_ps(scaled, _mm512_set1_ps(nb_i8_scale(row, k_pad)[b]), acc);
 }
 
 INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,
