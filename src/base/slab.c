@@ -46,13 +46,14 @@ void nb_slabs_close(nb_slabs *s)
     *s = (nb_slabs){0};
 }
 
-/* A new slab to cut blocks from, of at least `bytes`. */
+/* A new slab to cut blocks from, of at least `bytes`. Near a limit of memory or addresses (ulimit -v, strict overcommit) a large one may
+ * be refused where the block itself would fit: then half as much is asked for, down to the one block. */
 static nb_slab *open_slab(nb_slabs *s, size_t bytes)
 {
     size_t size = s->size < MOST_BYTES / 2 ? 2 * s->size : MOST_BYTES;
     if (size < FIRST_BYTES) size = FIRST_BYTES;
     nb_slab_release(s->open);
-    s->open = slab_new(bytes > size ? bytes : size, HUGE_BYTES);
+    while (!(s->open = slab_new(bytes > size ? bytes : size, HUGE_BYTES)) && size > bytes) size /= 2;
     s->size = size;
     return s->open;
 }

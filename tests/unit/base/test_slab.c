@@ -3,7 +3,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -100,11 +103,45 @@ static void no_memory_is_null(void **state)
     nb_slabs_close(&s);
 }
 
+/* The addresses that this program may still take: those it has, and so many more. */
+static void limit_addresses(size_t more, struct rlimit *old)
+{
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu", &pages), 1);
+    fclose(f);
+    assert_int_equal(getrlimit(RLIMIT_AS, old), 0);
+    const struct rlimit low = {.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more,
+                               .rlim_max = old->rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+}
+
+/* Of 100 MiB slabs of 8, 16 and 32 take 56, with room for 10 blocks of 5 MiB. 64 are not to be had; 32 and 8 are, for 7 more. */
+static void near_a_limit_slabs_are_smaller(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* they reserve terabytes, so that no such limit can be set */
+#endif
+    nb_slabs s = {0};
+    nb_slab *in[64];
+    struct rlimit old;
+    size_t n = 0;
+    limit_addresses(100 * MIB, &old);
+    while (n < 64 && nb_slabs_take(&s, 5 * MIB, &in[n])) n++;
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+    assert_in_range(n, 16, 20);
+    for (size_t i = 0; i < n; i++) nb_slab_release(in[i]);
+    nb_slabs_close(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_lie_side_by_side), cmocka_unit_test(a_full_slab_is_followed_by_a_larger_one),
-        cmocka_unit_test(a_slab_without_blocks_is_replaced),
-        cmocka_unit_test(blocks_outlive_what_they_came_from), cmocka_unit_test(no_memory_is_null)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks_lie_side_by_side),
+                                       cmocka_unit_test(a_full_slab_is_followed_by_a_larger_one),
+                                       cmocka_unit_test(a_slab_without_blocks_is_replaced),
+                                       cmocka_unit_test(blocks_outlive_what_they_came_from),
+                                       cmocka_unit_test(no_memory_is_null),
+                                       cmocka_unit_test(near_a_limit_slabs_are_smaller)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
