@@ -35,7 +35,7 @@ typedef struct worker {
 struct nb_pool {
     size_t threads, started; /* started: workers that exist */
     nb_topology topology;
-    bool spin; /* false when there are more threads than CPUs: spinning would keep others from running */
+    size_t cpus; /* with more threads than these nobody spins: it would keep others from running */
 
     /* The job. Written by the caller before generation is raised, read by workers after they saw it. */
     nb_pool_fn fn;
@@ -79,7 +79,7 @@ static void relax(void)
 /* Spins until (*word == value) is `wanted`; false when that took longer than SPIN_NS, or when nobody should. */
 static bool spin_until(const nb_pool *p, atomic_uint *word, unsigned value, bool wanted)
 {
-    if (!p->spin) return false;
+    if (p->threads > p->cpus) return false;
     const uint64_t from = now_ns();
     if (from < atomic_load_explicit(&p->crowded_until, memory_order_relaxed)) return false;
     do {
@@ -190,7 +190,6 @@ nb_status nb_pool_new(size_t threads, nb_pool **out, nb_error *err)
 
 nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, nb_error *err)
 {
-    const size_t cpus = nb_cpu_allowed(topology);
     if (threads > MAX_THREADS) {
         nb_topology_free(topology);
         return nb_fail(err, NB_ERR_ARGUMENT, "%zu threads asked for, at most %d are possible", threads,
@@ -203,10 +202,10 @@ nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, n
         nb_topology_free(topology);
         return nb_fail_nomem(err, "the thread pool", bytes);
     }
+    p->cpus = nb_cpu_allowed(topology);
     p->topology = *topology;
     *topology = (nb_topology){0};
     p->threads = threads;
-    p->spin = threads <= cpus;
 
     int rc = 0;
     for (size_t i = 1; i < threads && rc == 0; i++) {
@@ -240,6 +239,11 @@ void nb_pool_free(nb_pool *p)
 size_t nb_pool_threads(const nb_pool *p)
 {
     return p ? p->threads : 1;
+}
+
+size_t nb_pool_cpus(const nb_pool *p)
+{
+    return p->cpus;
 }
 
 static void run(nb_pool *p, size_t items, size_t grain, bool shared, nb_pool_fn fn, void *ctx)

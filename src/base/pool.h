@@ -22,6 +22,9 @@ nb_status nb_pool_new_on(nb_topology *topology, size_t threads, nb_pool **out, n
 nb_status nb_pool_default(size_t *threads, nb_error *err);
 void nb_pool_free(nb_pool *p);
 size_t nb_pool_threads(const nb_pool *p); /* 1 when p is NULL */
+/* CPUs that the threads may run on at once. With more threads than that all of them park between loops, and a step of a small model
+ * takes ten times as long. */
+size_t nb_pool_cpus(const nb_pool *p);
 
 /* Calls fn(ctx, thread, begin, end) once on each thread with a non-empty part of [0, items), contiguous and in
  * order of thread; begins are multiples of grain. Returns when all have finished. p may be NULL: runs inline. */

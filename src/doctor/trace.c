@@ -128,7 +128,7 @@ nb_status nb_trace_run(const char *path, const nb_trace_options *opt, const nb_p
                             .max_context = prompts->longest,
                             .max_rows = prompts->tokens,
                             .load = &streamed};
-    nb_status s = nb_engine_new(path, &eo, sink, &exact, err);
+    nb_status s = nb_engine_new(path, &eo, NULL, &exact, err); /* warnings: those of the traced one, once */
     if (s != NB_OK) goto out;
     eo.arith = opt->arith;
     if ((s = open_traced(path, opt, eo, &stack, sink, &traced, err))) goto out;

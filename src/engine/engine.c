@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "engine/pages.h"
 
 #define LOGIT_ROWS 32 /* rows of logits held at once: never [tokens, vocabulary] */
@@ -73,6 +74,13 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
     e->opt = *opt;
     if ((s = nb_pool_new(opt->threads, &e->pool, err))) goto out;
     e->opt.threads = nb_pool_threads(e->pool);
+    const size_t cpus = nb_pool_cpus(e->pool);
+    if (e->opt.threads > cpus)
+        nb_log(sink, NB_LOG_WARN,
+               "%zu threads share %zu CPU%s and wait for each other in every operator, which may make a step "
+               "ten "
+               "times slower: --threads %zu, or less",
+               e->opt.threads, cpus, cpus == 1 ? "" : "s", cpus);
     if ((s = nb_cpu_exec_new(opt->kernels, e->pool, opt->max_rows, &e->x, err))) goto out;
     e->x->arith = opt->arith;
     e->x->act_bf16 = opt->act_bf16;

@@ -535,3 +535,14 @@ def test_a_low_limit_of_the_stack_changes_nothing():
             (None, lambda: resource.setrlimit(resource.RLIMIT_STACK, (low, low)))]
     assert [d.returncode for d in done] == [0, 0], done[1].stderr[-500:]
     assert done[0].stdout == done[1].stdout != ""
+
+
+def test_more_threads_than_cpus_are_worth_a_warning():
+    """They park between operators; that a step takes ten times as long should not have to be found out."""
+    cpu = min(os.sched_getaffinity(0))
+    said = [subprocess.run([nb.BIN, "run", nb.DEMO, "-p", "Copy: ab", "--max-tokens", "1", "--threads", n, "-q"], capture_output=True, text=True,
+                           preexec_fn=lambda: os.sched_setaffinity(0, {cpu})).stderr for n in ("1", "2")]
+    assert said[0] == "" and "warning: 2 threads share 1 CPU and" in said[1] and "--threads 1" in said[1]
+    trace = subprocess.run([nb.BIN, "trace", nb.DEMO, "-p", "x", "--threads", "2", "-q"], capture_output=True, text=True,
+                           preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+    assert trace.stderr.count("warning") == 1  # though it loads the folder twice
