@@ -4,9 +4,9 @@ are and once requantised to Q4_0, and both programs run in turn, so that a busy 
     python3 bench/compare_llama_cpp.py MODEL --llama-bench PATH/bin/llama-bench [--nibble build/nibble] [--prompt 512,2048]
         [--tokens 32] [--depth 0] [--arith int8,bf16] [--rounds 5] [--threads N] [--kernels avx2] [--work FOLDER]
 
-A line for each pair, for decode and for every prompt length: the median of the rounds' ratios (nibble's tokens/s over llama.cpp's of the
-same round), and the smallest and the largest of them. llama.cpp takes the best of its repetitions within a round. docs/performance.md
-says where llama.cpp's source is to be had and how it was built. Needs numpy."""
+A line for each pair, for decode (none with --tokens 0) and for every prompt length (none with --prompt ''): the median of the rounds'
+ratios (nibble's tokens/s over llama.cpp's of the same round), and the smallest and the largest of them. llama.cpp takes the best of its
+repetitions within a round. docs/performance.md says where llama.cpp's source is to be had and how it was built. Needs numpy."""
 import argparse
 import concurrent.futures
 import json
@@ -180,6 +180,9 @@ def main():
     ap.add_argument("--kernels")
     ap.add_argument("--work", type=pathlib.Path, help="where the GGUF files are written and kept")
     a = ap.parse_args()
+    lengths = [0] * (a.tokens > 0) + [int(p) for p in a.prompt.split(",") if p]  # 0: decode
+    if not lengths:
+        ap.error("--tokens 0 and no --prompt leave nothing to measure")
     ckpt = Checkpoint(a.model)
     with tempfile.TemporaryDirectory() as scratch:
         work = a.work or pathlib.Path(scratch)
@@ -188,7 +191,7 @@ def main():
             files[kind] = work / f"{a.model.resolve().name}-{kind}.gguf"
             if not files[kind].exists():
                 write_gguf(ckpt, kind == "q4_0", files[kind])
-        for prompt in [0] + [int(p) for p in a.prompt.split(",") if p]:
+        for prompt in lengths:
             ours, theirs = {}, {}
             for _ in range(a.rounds):
                 for kind, path in files.items():
