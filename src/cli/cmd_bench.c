@@ -306,83 +306,98 @@ static bool read_list(const char *text, list *out)
     }
 }
 
+static result prefill_result(const nb_model *m, const char *arith, const plan *w, const nb_roof *roof,
+                             const timing *t)
+{
+    const work one = count_work(m, w->n);
+    const double flops = one.flops * (double)w->n;
+    return (result){.name = "prefill",
+                    .arith = arith,
+                    .rows = w->n,
+                    .bytes = one.bytes,
+                    .flops = flops,
+                    .tokens = (double)w->n,
+                    .roof_share = flops / t->seconds * 1e-9 / roof->fma_gflops,
+                    .t = *t};
+}
+
+/* Sorts what was taken. */
+static result decode_result(const nb_model *m, const char *arith, const plan *w, samples *taken,
+                            const timing *t)
+{
+    const work step = count_work(m, w->streams);
+    const double tokens = (double)w->k * (double)w->streams;
+    const double roof_gbs = median(taken->pass, taken->passes);
+    const double median_gbs = step.bytes / median(taken->token, taken->tokens) * 1e-9;
+    return (result){.name = "decode",
+                    .arith = arith,
+                    .rows = w->streams,
+                    .context = w->context,
+                    .bytes = step.bytes * (double)w->k,
+                    .cache_bytes = count_cache(m, w->context + w->k / 2) * tokens,
+                    .flops = step.flops * tokens,
+                    .tokens = tokens,
+                    .roof_share = median_gbs / roof_gbs,
+                    .median_gbs = median_gbs,
+                    .roof_gbs = roof_gbs,
+                    .t = *t};
+}
+
+/* All numbers of streams, on an engine that is open. */
+static nb_status measure(nb_engine *e, const nb_cli_model *model, const char *arith, plan *w, samples *taken,
+                         const list *streams, nb_error *err)
+{
+    const nb_model *m = nb_engine_model(e);
+    const bool json = strcmp(model->format, "json") == 0;
+    nb_roof roof;
+    nb_status s = nb_roof_measure(m->x->pool, 0, &roof, err);
+    if (s == NB_OK) s = nb_roof_reader_new(m->x->pool, 0, &taken->roof, err);
+    for (size_t i = 0; s == NB_OK && i < streams->count; i++) {
+        timing prefill, decode;
+        w->streams = streams->n[i];
+        if ((s = best(e, w, taken, &prefill, &decode, err))) break;
+        if (!i) {
+            const result r = prefill_result(m, arith, w, &roof, &prefill);
+            print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
+            print_result(json, false, &r);
+        }
+        const result r = decode_result(m, arith, w, taken, &decode);
+        print_result(json, i + 1 == streams->count, &r);
+    }
+    if (s == NB_OK && json) puts("]}");
+    return s;
+}
+
 static nb_status bench(const nb_cli_model *model, const nb_llm_options *lo, size_t n, size_t k,
                        size_t context, const list *streams, nb_error *err)
 {
     nb_engine *e = NULL;
     nb_policy *policy = NULL;
-    nb_roof roof;
-    samples taken = {0};
-    timing prefill, decode;
-    bool json = strcmp(model->format, "json") == 0;
-    uint32_t *ids = calloc(n, sizeof *ids);
     if (context < n) context = n;
-    plan w = {.ids = ids,
-              .n = n,
-              .k = k,
-              .streams = 1,
-              .context = context,
-              .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
-    taken.token = calloc(ROUNDS * k, sizeof *taken.token);
-    taken.pass = calloc(ROUNDS * (k + 1), sizeof *taken.pass);
+    uint32_t *ids = calloc(n, sizeof *ids);
+    plan w = {.ids = ids, .n = n, .k = k, .context = context, .parts = calloc(MAX_STREAMS, sizeof *w.parts)};
+    samples taken = {.token = calloc(ROUNDS * k, sizeof *taken.token),
+                     .pass = calloc(ROUNDS * (k + 1), sizeof *taken.pass)};
+    const nb_load_options load = {.packed_cache = lo->packed_cache};
+    const nb_engine_options o = {.threads = lo->threads,
+                                 .load = &load,
+                                 .kernels = lo->kernels ? lo->kernels : "auto",
+                                 .arith = lo->arith,
+                                 .act_bf16 = lo->act_bf16,
+                                 .quant_bf16 = lo->quant_bf16,
+                                 .max_seqs = streams->most,
+                                 .max_context = context + k,
+                                 .max_rows = n > streams->most ? n : streams->most};
     nb_status s = ids && w.parts && taken.token && taken.pass
                       ? NB_OK
                       : nb_fail_nomem(err, "token ids", n * sizeof *ids);
-    const nb_load_options load = {.packed_cache = lo->packed_cache};
-    nb_engine_options o = {.threads = lo->threads,
-                           .load = &load,
-                           .kernels = lo->kernels ? lo->kernels : "auto",
-                           .arith = lo->arith,
-                           .act_bf16 = lo->act_bf16,
-                           .quant_bf16 = lo->quant_bf16,
-                           .max_seqs = streams->most,
-                           .max_context = context + k,
-                           .max_rows = n > streams->most ? n : streams->most};
     if (s == NB_OK) s = nb_policy_new(lo->scales, lo->dequant, lo->n_dequant, &policy, err);
     if (s == NB_OK) s = nb_policy_engine(model->dir, &o, policy, &lo->sink, &e, err);
     if (s != NB_OK) goto out;
     const nb_model *m = nb_engine_model(e);
     nb_bench_ops_watch(m->x);
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)((i * 7919 + 11) % m->vocab);
-    if ((s = nb_roof_measure(m->x->pool, 0, &roof, err))) goto out;
-    if ((s = nb_roof_reader_new(m->x->pool, 0, &taken.roof, err))) goto out;
-    const char *arith = nb_arith_name(lo->arith);
-    for (size_t i = 0; i < streams->count; i++) {
-        w.streams = streams->n[i];
-        if ((s = best(e, &w, &taken, &prefill, &decode, err))) goto out;
-        if (!i) {
-            work pw = count_work(m, n);
-            double flops = pw.flops * (double)n;
-            print_machine(json, &roof, nb_cpu_exec_kernels(m->x));
-            print_result(json, false,
-                         &(result){.name = "prefill",
-                                   .arith = arith,
-                                   .rows = n,
-                                   .bytes = pw.bytes,
-                                   .flops = flops,
-                                   .tokens = (double)n,
-                                   .roof_share = flops / prefill.seconds * 1e-9 / roof.fma_gflops,
-                                   .t = prefill});
-        }
-        work dw = count_work(m, w.streams);
-        double tokens = (double)k * (double)w.streams, bytes = dw.bytes * (double)k;
-        const double roof_gbs = median(taken.pass, taken.passes);
-        const double median_gbs = dw.bytes / median(taken.token, taken.tokens) * 1e-9;
-        print_result(json, i + 1 == streams->count,
-                     &(result){.name = "decode",
-                               .arith = arith,
-                               .rows = w.streams,
-                               .context = w.context,
-                               .bytes = bytes,
-                               .cache_bytes = count_cache(m, w.context + k / 2) * tokens,
-                               .flops = dw.flops * tokens,
-                               .tokens = tokens,
-                               .roof_share = median_gbs / roof_gbs,
-                               .median_gbs = median_gbs,
-                               .roof_gbs = roof_gbs,
-                               .t = decode});
-    }
-    if (json) puts("]}");
+    s = measure(e, model, nb_arith_name(lo->arith), &w, &taken, streams, err);
 out:
     nb_engine_free(e);
     nb_policy_free(policy);

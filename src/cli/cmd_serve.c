@@ -341,6 +341,53 @@ static int serve(const nb_serve_options *o, const nb_llm_options *lo, const char
     return rc;
 }
 
+/* Lists that flags give as JSON. */
+typedef struct lists {
+    string_list origins, methods, headers;
+} lists;
+
+static int read_lists(const nb_serve_options *o, lists *l)
+{
+    int rc = read_list("--allowed-origins", o->origins, &l->origins);
+    if (rc == NB_EXIT_OK) rc = read_list("--allowed-methods", o->methods, &l->methods);
+    if (rc == NB_EXIT_OK) rc = read_list("--allowed-headers", o->headers, &l->headers);
+    return rc;
+}
+
+/* Points into o, l and *env_key, the key that is taken where no flag gives one. */
+static nb_server_options server_options(const nb_serve_options *o, lists *l, const char *const *env_key,
+                                        nb_metrics *metrics, const nb_serve_log *log)
+{
+    const bool use_env = !o->api_keys.n && *env_key && **env_key;
+    return (nb_server_options){.host = o->host,
+                               .port = (uint16_t)o->port,
+                               .uds = o->uds,
+                               .api_keys = use_env ? env_key : o->api_keys.item,
+                               .n_api_keys = use_env ? 1 : o->api_keys.n,
+                               .root_path = o->root_path,
+                               .allowed_origins = l->origins.items.item,
+                               .n_allowed_origins = l->origins.items.n,
+                               .allowed_methods = joined_unless_star(&l->methods),
+                               .allowed_headers = joined_unless_star(&l->headers),
+                               .allow_credentials = o->credentials,
+                               .request_id_headers = o->request_ids,
+                               .access_log = !o->no_access && !o->quiet,
+                               .throughput_log = !o->no_stats && !o->quiet,
+                               .version = NB_VERSION,
+                               .workers = (size_t)o->workers,
+                               .health_seconds = o->health_seconds,
+                               .ping_seconds = o->ping_seconds,
+                               .http = {.max_connections = connections((size_t)o->max_connections),
+                                        .max_body = (size_t)o->max_body,
+                                        .max_bodies = (size_t)o->max_body * 8,
+                                        .idle_seconds = o->idle_seconds,
+                                        .slow_seconds = o->slow_seconds,
+                                        .slow_rate = o->slow_rate,
+                                        .server = "nibble/" NB_VERSION},
+                               .metrics = metrics,
+                               .log = *log};
+}
+
 /* Options that take some making, then the plan. */
 static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const char *folder, nb_serve_log *log)
 {
@@ -348,8 +395,8 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
     nb_plan plan;
     nb_metrics *metrics = NULL;
     stopper signals = {0};
-    string_list origins = {0}, methods = {0}, headers = {0};
-    const char *env = getenv("VLLM_API_KEY"), *const env_key[] = {env};
+    lists given = {0};
+    const char *env_key = getenv("VLLM_API_KEY");
     nb_plan_options po = {.memory = o->memory,
                           .share = o->memory_share,
                           .kv_bytes = o->kv_bytes,
@@ -362,9 +409,7 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
                           .dequant = o->dequant.item,
                           .n_dequant = o->dequant.n};
     int rc = context_option(o, &po);
-    if (rc == NB_EXIT_OK) rc = read_list("--allowed-origins", o->origins, &origins);
-    if (rc == NB_EXIT_OK) rc = read_list("--allowed-methods", o->methods, &methods);
-    if (rc == NB_EXIT_OK) rc = read_list("--allowed-headers", o->headers, &headers);
+    if (rc == NB_EXIT_OK) rc = read_lists(o, &given);
     if (rc != NB_EXIT_OK) goto out;
     if (nb_plan_make(folder, &po, &plan, &err) != NB_OK) {
         rc = fail(log, &err);
@@ -376,41 +421,14 @@ static int prepare(const nb_serve_options *o, const nb_llm_options *lo, const ch
         rc = fail(log, &err);
         goto out;
     }
-    bool use_env = !o->api_keys.n && env && *env;
-    nb_server_options so = {.host = o->host,
-                            .port = (uint16_t)o->port,
-                            .uds = o->uds,
-                            .api_keys = use_env ? env_key : o->api_keys.item,
-                            .n_api_keys = use_env ? 1 : o->api_keys.n,
-                            .root_path = o->root_path,
-                            .allowed_origins = origins.items.item,
-                            .n_allowed_origins = origins.items.n,
-                            .allowed_methods = joined_unless_star(&methods),
-                            .allowed_headers = joined_unless_star(&headers),
-                            .allow_credentials = o->credentials,
-                            .request_id_headers = o->request_ids,
-                            .access_log = !o->no_access && !o->quiet,
-                            .throughput_log = !o->no_stats && !o->quiet,
-                            .version = NB_VERSION,
-                            .workers = (size_t)o->workers,
-                            .health_seconds = o->health_seconds,
-                            .ping_seconds = o->ping_seconds,
-                            .http = {.max_connections = connections((size_t)o->max_connections),
-                                     .max_body = (size_t)o->max_body,
-                                     .max_bodies = (size_t)o->max_body * 8,
-                                     .idle_seconds = o->idle_seconds,
-                                     .slow_seconds = o->slow_seconds,
-                                     .slow_rate = o->slow_rate,
-                                     .server = "nibble/" NB_VERSION},
-                            .metrics = metrics,
-                            .log = *log};
+    const nb_server_options so = server_options(o, &given, &env_key, metrics, log);
     rc = serve(o, lo, folder, &plan, &so, log, &signals);
     end_stopper(&signals);
 out:
     nb_metrics_free(metrics);
-    free_list(&origins);
-    free_list(&methods);
-    free_list(&headers);
+    free_list(&given.origins);
+    free_list(&given.methods);
+    free_list(&given.headers);
     return rc;
 }
 

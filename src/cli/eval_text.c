@@ -165,53 +165,102 @@ out:
     return s;
 }
 
-/* One line of a samples file, at byte `begin`, as ids: prompt, then reply with the end token. *from: where the reply begins. */
-static nb_status sample_ids(const nb_chat_format *format, const nb_generation_config *gen, nb_tokenizer *t,
-                            nb_tok_scratch *w, const char *line, size_t len, size_t begin, size_t number,
-                            const char *file, nb_ids *ids, size_t *from, nb_error *err)
+/* What judging samples needs. Zero: nothing opened. */
+typedef struct judge {
+    nb_eval *e;
+    nb_tokenizer *t;
+    nb_tok_scratch *w;
+    nb_engine *g;
+    nb_chat_format *format;
+    nb_generation_config gen;
+    size_t chunk;
+    nb_ids ids; /* of the sample at hand */
+} judge;
+
+static nb_status judge_open(judge *j, nb_error *err)
 {
+    nb_eval *e = j->e;
+    nb_status s = open_tokenizer(e, &j->t, &j->w, err);
+    if (s != NB_OK) return s;
+    /* No sample is longer than the context, so no step is. */
+    const size_t most = e->opt->max_context ? e->opt->max_context : CONTEXT_CAP;
+    j->chunk = e->chunk < most ? e->chunk : most;
+    if ((s = nb_eval_engine(e, 1, e->opt->max_context, j->chunk, &j->g, err))) return s;
+    const nb_model *m = nb_engine_model(j->g);
+    s = nb_generation_open(nb_ckpt_dir(m->ckpt), &m->cfg, j->t, &j->gen, err);
+    return s == NB_OK ? nb_prompts_format(m->ckpt, &m->cfg, &j->format, err) : s;
+}
+
+static void judge_close(judge *j)
+{
+    free(j->ids.data);
+    nb_tok_scratch_free(j->w);
+    nb_tokenizer_free(j->t);
+    nb_engine_free(j->g);
+    nb_chat_format_free(j->format);
+}
+
+/* A line of the samples file. */
+typedef struct sample {
+    const char *line;
+    size_t len, begin, number; /* begin: its byte in the file; number: from 1 */
+} sample;
+
+static nb_status encode(judge *j, const char *text, size_t len, nb_error *err)
+{
+    return nb_tokenizer_encode(j->t, j->w, text, len, false, &j->ids, err);
+}
+
+/* The reply's end token, which it may bring itself. */
+static nb_status end_reply(judge *j, size_t from, nb_error *err)
+{
+    nb_ids *ids = &j->ids;
+    if (!j->gen.n_eos) {
+        nb_status s =
+            nb_fail(err, NB_ERR_MISSING, "the folder names no end token, with which a reply must end");
+        nb_error_remedy(err, "add eos_token to tokenizer_config.json, as the original model has it");
+        return s;
+    }
+    if (ids->len > from && nb_generation_is_eos(&j->gen, ids->data[ids->len - 1])) return NB_OK;
+    uint32_t *p = realloc(ids->data, (ids->len + 1) * sizeof *p);
+    if (!p) return nb_fail_nomem(err, "token ids", ids->len * sizeof *p);
+    ids->data = p;
+    ids->cap = ids->len + 1;
+    p[ids->len++] = j->gen.eos[0];
+    return NB_OK;
+}
+
+/* The sample as ids: prompt, then reply with the end token. *from: where the reply begins. */
+static nb_status sample_ids(judge *j, const sample *at, size_t *from, nb_error *err)
+{
+    const char *file = j->e->samples_file;
     nb_buf chat = {0};
     json_t *o = NULL;
-    nb_status s = nb_json_tree(NULL, line, len, &o, err);
+    nb_status s = nb_json_tree(NULL, at->line, at->len, &o, err);
     if (s != NB_OK) {
-        nb_error_at(err, file, NULL, (int64_t)begin);
+        nb_error_at(err, file, NULL, (int64_t)at->begin);
         return s;
     }
     const json_t *prompt = json_object_get(o, "prompt"), *messages = json_object_get(o, "messages"),
                  *reply = json_object_get(o, "reply");
+    j->ids.len = 0;
     if (!json_is_string(reply) || json_is_string(prompt) == json_is_array(messages)) {
         s = nb_fail(err, NB_ERR_FORMAT, "line %zu: expected \"reply\" and one of \"prompt\" and \"messages\"",
-                    number);
+                    at->number);
         nb_error_at(err, file, NULL, -1);
         goto out;
     }
     if (json_is_string(prompt)) {
-        s = nb_tokenizer_encode(t, w, json_string_value(prompt), json_string_length(prompt), false, ids, err);
+        s = encode(j, json_string_value(prompt), json_string_length(prompt), err);
     } else {
-        s = nb_prompt_render(format, o, &chat, err);
-        if (s == NB_OK) s = nb_tokenizer_encode(t, w, nb_buf_str(&chat), chat.len, false, ids, err);
+        s = nb_prompt_render(j->format, o, &chat, err);
+        if (s == NB_OK) s = encode(j, nb_buf_str(&chat), chat.len, err);
     }
-    *from = ids->len;
-    if (s == NB_OK)
-        s = nb_tokenizer_encode(t, w, json_string_value(reply), json_string_length(reply), false, ids, err);
-    if (s != NB_OK) goto out;
-    if (!gen->n_eos) {
-        s = nb_fail(err, NB_ERR_MISSING, "the folder names no end token, with which a reply must end");
-        nb_error_remedy(err, "add eos_token to tokenizer_config.json, as the original model has it");
-        goto out;
-    }
-    if (ids->len == *from || !nb_generation_is_eos(gen, ids->data[ids->len - 1])) {
-        uint32_t *p = realloc(ids->data, (ids->len + 1) * sizeof *p);
-        if (!p) {
-            s = nb_fail_nomem(err, "token ids", ids->len * sizeof *p);
-            goto out;
-        }
-        ids->data = p;
-        ids->cap = ids->len + 1;
-        p[ids->len++] = gen->eos[0];
-    }
-    if (!*from || *from == ids->len) {
-        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: the prompt or the reply has no tokens", number);
+    *from = j->ids.len;
+    if (s == NB_OK) s = encode(j, json_string_value(reply), json_string_length(reply), err);
+    if (s == NB_OK) s = end_reply(j, *from, err);
+    if (s == NB_OK && (!*from || *from == j->ids.len)) {
+        s = nb_fail(err, NB_ERR_FORMAT, "line %zu: the prompt or the reply has no tokens", at->number);
         nb_error_at(err, file, NULL, -1);
     }
 out:
@@ -220,42 +269,41 @@ out:
     return s;
 }
 
+/* *right: each token of the reply is the likeliest after those before it. */
+static nb_status judge_sample(judge *j, const sample *at, bool *right, nb_error *err)
+{
+    size_t from = 0;
+    nb_status s = sample_ids(j, at, &from, err);
+    if (s != NB_OK) return s;
+    scorer sc = {.e = j->e,
+                 .ids = j->ids.data,
+                 .n = j->ids.len,
+                 .from = from,
+                 .vocab = nb_engine_model(j->g)->vocab,
+                 .right = true};
+    const nb_step_out out = {.logits = score_row, .ctx = &sc};
+    s = nb_eval_feed(j->g, j->ids.data, j->ids.len - 1, j->chunk, &out, err);
+    *right = sc.right;
+    return s;
+}
+
 nb_status nb_eval_samples(nb_eval *e, nb_error *err)
 {
-    nb_tokenizer *t = NULL;
-    nb_tok_scratch *w = NULL;
-    nb_engine *g = NULL;
-    nb_chat_format *format = NULL;
+    judge j = {.e = e};
     nb_buf text = {0}, verdicts = {0};
-    nb_ids ids = {0};
-    nb_generation_config gen;
-    size_t right = 0, n = 0;
-    nb_status s = open_tokenizer(e, &t, &w, err);
-    if (s == NB_OK) s = nb_file_slurp(e->samples_file, (size_t)1 << 30, &text, err);
+    size_t n_right = 0, n = 0;
+    nb_status s = nb_file_slurp(e->samples_file, (size_t)1 << 30, &text, err);
+    if (s == NB_OK) s = judge_open(&j, err);
     if (s != NB_OK) goto out;
-    /* No sample is longer than the context, so no step is. */
-    size_t most = e->opt->max_context ? e->opt->max_context : CONTEXT_CAP;
-    size_t chunk = e->chunk < most ? e->chunk : most;
-    if ((s = nb_eval_engine(e, 1, e->opt->max_context, chunk, &g, err))) goto out;
-    const nb_model *model = nb_engine_model(g);
-    if ((s = nb_generation_open(nb_ckpt_dir(model->ckpt), &model->cfg, t, &gen, err)) ||
-        (s = nb_prompts_format(model->ckpt, &model->cfg, &format, err)))
-        goto out;
     for (size_t at = 0, number = 1; at < text.len; number++) {
         const char *line = text.data + at, *end = memchr(line, '\n', text.len - at);
-        size_t len = end ? (size_t)(end - line) : text.len - at, from = 0;
-        at += len + 1;
-        if (strspn(line, " \t\r") >= len) continue;
-        ids.len = 0;
-        if ((s = sample_ids(format, &gen, t, w, line, len, (size_t)(line - text.data), number,
-                            e->samples_file, &ids, &from, err)))
-            goto out;
-        scorer sc = {
-            .e = e, .ids = ids.data, .n = ids.len, .from = from, .vocab = model->vocab, .right = true};
-        nb_step_out out = {.logits = score_row, .ctx = &sc};
-        if ((s = nb_eval_feed(g, ids.data, ids.len - 1, chunk, &out, err))) goto out;
-        nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", sc.right ? "true" : "false");
-        right += sc.right;
+        const sample here = {line, end ? (size_t)(end - line) : text.len - at, at, number};
+        bool right;
+        at += here.len + 1;
+        if (strspn(line, " \t\r") >= here.len) continue;
+        if ((s = judge_sample(&j, &here, &right, err))) goto out;
+        nb_buf_addf(&verdicts, "%s%s", n ? ", " : "", right ? "true" : "false");
+        n_right += right;
         n++;
         if (e->opt->sink.progress)
             e->opt->sink.progress(e->opt->sink.ctx, "samples", at < text.len ? at : text.len, text.len);
@@ -269,18 +317,14 @@ nb_status nb_eval_samples(nb_eval *e, nb_error *err)
         s = nb_fail_nomem(err, "verdicts", n);
         goto out;
     }
-    double share = (double)right / (double)n;
+    const double share = (double)n_right / (double)n;
     if (e->json)
         printf("{\"exact_match\": %.9g, \"n\": %zu, \"lines\": [%s]}\n", share, n, nb_buf_str(&verdicts));
     else
-        printf("exact match %.4f: %zu of %zu\n", share, right, n);
+        printf("exact match %.4f: %zu of %zu\n", share, n_right, n);
 out:
     nb_buf_free(&text);
     nb_buf_free(&verdicts);
-    free(ids.data);
-    nb_tok_scratch_free(w);
-    nb_tokenizer_free(t);
-    nb_engine_free(g);
-    nb_chat_format_free(format);
+    judge_close(&j);
     return s;
 }

@@ -208,6 +208,19 @@ static void push_token(const nb_llm *m, nb_detok *detok, uint32_t id, nb_buf *pi
         nb_detok_push(detok, id, piece);
 }
 
+/* A piece of the answer to whom it is for. */
+static nb_status hand_over(nb_buf *piece, bool (*text)(void *ctx, const char *piece, size_t n), void *ctx,
+                           nb_error *err)
+{
+    nb_status s = NB_OK;
+    if (!nb_buf_ok(piece))
+        s = nb_fail_nomem(err, "text", piece->len);
+    else if (piece->len && !text(ctx, piece->data, piece->len))
+        s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
+    nb_buf_clear(piece);
+    return s;
+}
+
 nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sampling *sampling,
                           size_t max_tokens, bool (*text)(void *ctx, const char *piece, size_t n), void *ctx,
                           nb_generation *result, nb_error *err)
@@ -251,20 +264,14 @@ nb_status nb_llm_generate(nb_llm *m, const uint32_t *ids, size_t n, const nb_sam
         result->output_tokens++;
         if ((s = nb_sampler_push(sampler, next.chosen.id, err))) break;
         push_token(m, &detok, next.chosen.id, &piece);
-        if (!nb_buf_ok(&piece))
-            s = nb_fail_nomem(err, "text", piece.len);
-        else if (piece.len && !text(ctx, piece.data, piece.len))
-            s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
-        nb_buf_clear(&piece);
+        s = hand_over(&piece, text, ctx, err);
         if (s != NB_OK || result->output_tokens == max_tokens || nb_seq_length(m->engine, seq) == room) break;
         all[n_all++] = next.chosen.id;
         s = advance(m, &seq, all, n_all, err);
     }
     result->decode_seconds = nb_now() - t1;
     nb_detok_flush(&detok, &piece);
-    if (s == NB_OK && !nb_buf_ok(&piece)) s = nb_fail_nomem(err, "text", piece.len);
-    if (s == NB_OK && piece.len && !text(ctx, piece.data, piece.len))
-        s = nb_fail(err, NB_ERR_CANCELLED, "stopped by the caller");
+    if (s == NB_OK) s = hand_over(&piece, text, ctx, err);
     nb_buf_free(&piece);
     nb_sampler_free(sampler);
     nb_seq_close(m->engine, seq);

@@ -220,69 +220,69 @@ static bool ends_with(const nb_ids *a, const nb_ids *b, size_t at, size_t n)
     return n && n <= a->len && memcmp(a->data + (a->len - n), b->data + at, n * sizeof *b->data) == 0;
 }
 
-/* A word as it begins a text, and as it follows one, with a space before it, unless the first form is the second's end. vLLM leaves
+/* What banned words are gathered with. */
+typedef struct bad_words {
+    const nb_api *a;
+    nb_tok_scratch *scratch;
+    nb_sampling_set *s;
+    nb_ids all, word;
+    nb_buf text;
+} bad_words;
+
+/* One word: as it begins a text, and as it follows one, with a space before it, unless the first form is the second's end. vLLM leaves
  * the second out wherever it has not as many tokens, and the word then comes in spite of it. */
+static bool add_bad_word(bad_words *b, const char *w, size_t len, nb_api_error *e)
+{
+    size_t first = 0, first_len = 0;
+    nb_error err = {0};
+    if (!len) return nb_api_bad(e, "bad_words", NULL, "bad_words cannot contain an empty string.");
+    while (len && strchr(" \t\n\v\f\r", *w) && *w) w++, len--;
+    for (int space = 0; space < 2; space++) {
+        nb_buf_clear(&b->text);
+        nb_buf_adds(&b->text, space ? " " : "");
+        nb_buf_add(&b->text, w, len);
+        b->word.len = 0;
+        if (!nb_buf_ok(&b->text)) return nb_api_nomem(e);
+        if (nb_tokenizer_encode(b->a->t, b->scratch, nb_buf_str(&b->text), b->text.len, false, &b->word,
+                                &err))
+            return nb_api_bad_status(e, &err);
+        if (!b->word.len || (space && ends_with(&b->word, &b->all, first, first_len))) continue;
+        if (b->word.len > b->a->opt.max_context)
+            return nb_api_bad(e, "bad_words", NULL,
+                              "bad_words has an entry of %zu tokens, which no answer within the context of "
+                              "%zu can hold.",
+                              b->word.len, b->a->opt.max_context);
+        uint32_t *grown = realloc(b->all.data, (b->all.len + b->word.len) * sizeof *grown);
+        if (!grown) return nb_api_nomem(e);
+        b->all.data = grown;
+        memcpy(grown + b->all.len, b->word.data, b->word.len * sizeof *grown);
+        first = b->all.len;
+        first_len = b->word.len;
+        b->all.len += b->word.len;
+        b->s->bad_len[b->s->p.n_bad++] = b->word.len;
+    }
+    return true;
+}
+
 static bool add_bad_words(const nb_api *a, nb_tok_scratch *scratch, const nb_params *p, nb_sampling_set *s,
                           nb_api_error *e)
 {
-    nb_ids all = {0}, word = {0};
-    nb_buf text = {0};
-    nb_error err = {0};
-    bool ok = false;
-    size_t n = json_array_size(p->bad_words);
+    bad_words b = {.a = a, .scratch = scratch, .s = s};
+    const size_t n = json_array_size(p->bad_words);
     if (!n) return true;
-    if (n > MAX_BAD_WORDS) goto many;
+    if (n > MAX_BAD_WORDS)
+        return nb_api_bad(e, "bad_words", NULL, "Too many bad words: at most %d are allowed.", MAX_BAD_WORDS);
     if (!(s->bad_len = calloc(2 * n, sizeof *s->bad_len))) return nb_api_nomem(e);
-    for (size_t i = 0; i < n; i++) {
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++) {
         const json_t *v = json_array_get(p->bad_words, i);
-        const char *w = json_string_value(v);
-        size_t len = json_string_length(v), first = 0, first_len = 0;
-        if (!len) {
-            nb_api_bad(e, "bad_words", NULL, "bad_words cannot contain an empty string.");
-            goto out;
-        }
-        while (len && strchr(" \t\n\v\f\r", *w) && *w) w++, len--;
-        for (int space = 0; space < 2; space++) {
-            nb_buf_clear(&text);
-            nb_buf_adds(&text, space ? " " : "");
-            nb_buf_add(&text, w, len);
-            word.len = 0;
-            if (!nb_buf_ok(&text)) goto nomem;
-            if (nb_tokenizer_encode(a->t, scratch, nb_buf_str(&text), text.len, false, &word, &err)) {
-                nb_api_bad_status(e, &err);
-                goto out;
-            }
-            if (!word.len || (space && ends_with(&word, &all, first, first_len))) continue;
-            if (word.len > a->opt.max_context) {
-                nb_api_bad(e, "bad_words", NULL,
-                           "bad_words has an entry of %zu tokens, which no answer within the context of %zu "
-                           "can hold.",
-                           word.len, a->opt.max_context);
-                goto out;
-            }
-            uint32_t *grown = realloc(all.data, (all.len + word.len) * sizeof *grown);
-            if (!grown) goto nomem;
-            all.data = grown;
-            memcpy(all.data + all.len, word.data, word.len * sizeof *grown);
-            first = all.len;
-            first_len = word.len;
-            all.len += word.len;
-            s->bad_len[s->p.n_bad++] = word.len;
-        }
+        ok = add_bad_word(&b, json_string_value(v), json_string_length(v), e);
     }
-    ok = true;
-    goto out;
-many:
-    nb_api_bad(e, "bad_words", NULL, "Too many bad words: at most %d are allowed.", MAX_BAD_WORDS);
-    goto out;
-nomem:
-    nb_api_nomem(e);
-out:
-    s->bad = all.data;
+    s->bad = b.all.data;
     s->p.bad = s->bad;
     s->p.bad_len = s->bad_len;
-    free(word.data);
-    nb_buf_free(&text);
+    free(b.word.data);
+    nb_buf_free(&b.text);
     return ok;
 }
 
