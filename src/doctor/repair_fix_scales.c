@@ -12,24 +12,31 @@
 #include "doctor/repair_plan.h"
 #include "numerics/formats.h"
 
-static const char other_format[] = "this repair knows NVFP4 linears alone; export this layer again";
+static const char other_format[] =
+    "this repair knows NVFP4 linears alone, with codes and block scales; export this layer again";
+
+/* A set that can be edited: codes in rows of bytes, and block scales of a byte each, in whatever shape. */
+static bool editable(const nb_module *m)
+{
+    const nb_tensor_info *w = nb_module_codes(m), *s = nb_module_scale(m);
+    return nb_kind_nvfp4(m->kind) && w && s && w->rank == 2 && w->shape[1] % 8 == 0 &&
+           nb_dtype_bits(w->dtype) == 8 && nb_dtype_bits(s->dtype) == 8;
+}
 
 /* The NVFP4 module whose complete set the named tensor belongs to, or NULL with the refusal noted. */
 static const nb_module *nvfp4(nb_plan *p, const char *rule, const char *tensor, nb_member *member)
 {
     const nb_module *m = nb_plan_module(p, tensor, member);
-    const nb_tensor_info *w = m ? nb_module_codes(m) : NULL, *s = m ? nb_module_scale(m) : NULL;
-    if (m && nb_kind_nvfp4(m->kind) && w && s && w->rank == 2 && w->shape[1] % 8 == 0 &&
-        nb_dtype_bits(w->dtype) == 8 && nb_dtype_bits(s->dtype) == 8)
-        return m;
+    if (m && editable(m)) return m;
     nb_repair_note(&p->refused, rule, tensor, -1, "%s", other_format);
     return NULL;
 }
 
-/* True when the block scales lie, or will lie, in rows beside the codes. */
+/* True when the block scales lie, or will lie, in rows beside the codes. Of a sibling not even that is known that it has any. */
 static bool scales_fit(const nb_plan *p, const nb_module *m)
 {
     const nb_tensor_info *s = nb_module_scale(m), *w = nb_module_codes(m);
+    if (!editable(m)) return false;
     const nb_edit *e = nb_plan_edited(p, s);
     if (e && e->content == NB_CONTENT_SCALES) return true;
     return s->rank == 2 && s->shape[0] == w->shape[0] && s->shape[1] == w->shape[1] / 8;
@@ -309,7 +316,7 @@ static nb_status reach_up(const nb_plan *p, const nb_module *m, bool *yes, nb_er
     *yes = false;
     for (size_t i = 0, n = nb_plan_siblings(p, m, group); i < n && st == NB_OK && !*yes; i++) {
         bool seen[256] = {false};
-        if (!nb_module_scale(group[i]) || !scales_fit(p, group[i])) continue;
+        if (!scales_fit(p, group[i])) continue;
         st = bytes_seen(p, group[i], seen, err);
         for (int b = 0x78; b <= 0x7E; b++) *yes = *yes || seen[b];
     }
@@ -362,17 +369,17 @@ static nb_status align(nb_plan *p, const char *rule, const nb_module *const *gro
             nb_repair_note(&p->refused, rule, t->name, -1, "one of the siblings has no usable scale");
             return NB_OK;
         }
+        if (!input && !scales_fit(p, group[i])) {
+            nb_repair_note(&p->refused, rule, t->name, -1,
+                           "the block scales of %s are missing or do not fit the codes", group[i]->name);
+            return NB_OK;
+        }
         if (m[i] > top) top = m[at = i];
     }
     for (size_t i = 0; i < n; i++) {
         if (stored[i] == stored[at]) continue;
         double worst = 0;
         if (!input) {
-            if (!scales_fit(p, group[i])) {
-                nb_repair_note(&p->refused, rule, part(group[i], false)->name, -1,
-                               "the block scales do not fit the codes");
-                return NB_OK;
-            }
             /* From the stored numbers: of divisors the quotient is the other way round, and has one rounding less. */
             const bool ct = group[i]->kind == NB_KIND_NVFP4_CT;
             const float ratio = ct ? stored[at] / stored[i] : stored[i] / stored[at];

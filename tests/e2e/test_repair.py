@@ -247,6 +247,23 @@ def test_only_makes_no_new_fault(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("base", ["llama_ct", "llama_modelopt"])
+@pytest.mark.parametrize("which", ["gate", "up"])
+@pytest.mark.parametrize("larger", [1.5, 0.75])
+@pytest.mark.parametrize("lost", ["wglobal", "block", "codes"])
+def test_a_group_of_which_one_lacks_a_part_is_left_alone(base, which, larger, lost, tmp_path):
+    """gate's global scale differs from up's, and one of them has lost a tensor: neither check nor repair may trip over what is not there."""
+    src = tmp_path / "src"
+    f = Folder(str(nb.MODELS[base]))
+    group = {l.kind: l for l in f.linears() if ".layers.0.mlp." in l.module}
+    f[group["gate"].wglobal].array[...] *= np.float32(larger)
+    f.remove(getattr(group[which], lost))
+    f.save(str(src))
+    assert {"NB003", "NB007"} & {f["rule"] for f in defects.check(src)[1]}
+    report = json.loads(nb.run("repair", src, "-o", tmp_path / "out", "--format", "json").stdout)
+    assert not {group["gate"].wglobal, group["up"].wglobal} & {t for done in report["applied"] for t in done["tensors"]}
+
+
 def test_gate_and_up_are_filled_alike(tmp_path):
     """Both input scales of one expert are gone, and gate and up of the other experts differ: one number for both."""
     src = tmp_path / "src"
