@@ -122,6 +122,7 @@ int main(int argc, char **argv)
         ops_check_linear(&o);
         ops_check_bf16(&o);
         ops_check_int8(&o);
+        ops_check_scales(&o);
         ops_check_rows(&o);
         ops_check_attend(&o);
         printf("%zu passed, %zu failed\n", o.passed, o.failed);

@@ -52,6 +52,7 @@ bool ops_close(double got, double want, double tol, bool overflow);
 void ops_check_linear(ops *o);
 void ops_check_bf16(ops *o);
 void ops_check_int8(ops *o);
+void ops_check_scales(ops *o); /* the operators int8 and bf16 */
 void ops_check_rows(ops *o);
 void ops_check_attend(ops *o);
 void ops_errors(ops *o); /* prints them, and checks them against what they can be at most */

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/packed.h"
+
 /*
  * 16 k of a row, which take the place of 16 floats: x = q * 2 * scale with a power of two as the scale and q = 256 * hi + lo. The scale
  * is as small as it can be for |q| <= 32639, what two signed bytes hold, but 2^-126 at least: the largest |q| is 16320 (255 * 64) or more,
@@ -34,6 +36,14 @@ static inline float nb_fixed16_value(const float *row, size_t i)
     const nb_fixed16 *b = nb_fixed16_row(row) + i / 16;
     size_t place = i % 16 / 8 * 8 + i % 2 * 4 + i % 8 / 2;
     return (float)(256 * b->hi[place] + b->lo[place]) * (2 * b->scale);
+}
+
+/* As NB_I8_E8M0 in int8.h: |sum| <= 16 * 12 * 32639 < 2^22.6, so that sum * 2^127 * 2^-22 stays below 2^128, and sum * 2^-127 * 2^-22 is a
+ * whole number of F32's smallest steps. Steps of the output are 2^-127 then. */
+#define NB_FIXED16_E8M0 0x1p-22f
+static inline float nb_fixed16_multiplier(const nb_packed *w)
+{
+    return w->format == NB_FMT_MXFP4 ? w->multiplier / NB_FIXED16_E8M0 : w->multiplier;
 }
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/packed.h"
+
 /*
  * A row of int8 activations, which takes the place of k_pad floats: for each 16 k a scale of its own.
  *
@@ -43,6 +45,21 @@ static inline void nb_i8_slice(const float *row, size_t k_pad, size_t b0, size_t
     memcpy(nb_i8_scale(out, slice_pad), nb_i8_scale(row, k_pad) + b0, 4 * n);
     memcpy(nb_i8_bias(out, slice_pad), nb_i8_bias(row, k_pad) + b0, 4 * n);
 }
+/*
+ * A block adds sum * weight scale * activation scale to an output: cvt(sum) * weight scale first, which is exact (15 bits times four), then
+ * one FMA with the activation scale. The product of both scales first could be infinite where the sum is 0, and that is NaN.
+ *
+ * E8M0 reaches 2^127, so that the first product, too, could leave F32's range where the second brings it back. Kernels take E8M0 scales
+ * times NB_I8_E8M0, and the finished sum by nb_i8_multiplier: |sum| <= 24384 < 2^15, so that a product stays below 2^127, and at the other
+ * end, sum * 2^-127 * 2^-15, it is a whole number of F32's smallest steps, 2^-149. Steps of the output are 2^-134 then, its range 2^15 times
+ * F32's until it is finished. (The multiplier of MXFP4 is 1.)
+ */
+#define NB_I8_E8M0 0x1p-15f
+static inline float nb_i8_multiplier(const nb_packed *w)
+{
+    return w->format == NB_FMT_MXFP4 ? w->multiplier / NB_I8_E8M0 : w->multiplier;
+}
+
 #define NB_I8_FLOATS(k_pad) ((k_pad) / 4 + (k_pad) / 8) /* of a row */
 
 #endif

@@ -66,9 +66,9 @@ typedef struct nb_kernels {
 
     /* The same for E2M1 weights and values of x that BF16 holds exactly (the arithmetics bf16, w4a4, w4a4-dynamic). But for fixed point:
      * sums over all k in ascending order of instructions that add 32 products each, or as linear does; may be linear itself. In fixed point:
-     * sums over 16 k are exact integers of what the rows stand for, then times (weight scale * activation scale), added in ascending
-     * order in F32. An output is then off by 2^-15 * 256/255 of a block's largest magnitude at most for each weight of magnitude 1 besides,
-     * or by 2^-126 where that is more, and a row with a value that is not finite gives NaN. */
+     * sums over 16 k are exact integers of what the rows stand for, scaled and added as linear_i8's. An output is then
+     * off by 2^-15 * 256/255 of a block's largest magnitude at most for each weight of magnitude 1 besides, or by 2^-126 where that is more,
+     * and a row with a value that is not finite gives NaN. */
     void (*linear_bf16)(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
                         float *y, size_t ldy, size_t p0, size_t p1);
 
@@ -76,7 +76,9 @@ typedef struct nb_kernels {
     void (*quantise_i8)(const float *x, size_t k, size_t k_pad, float *row);
 
     /* The same product for E2M1 weights (NVFP4, MXFP4) and rows of int8 activations: sums over 16 k are exact integers, then
-     * times (weight scale * activation scale), added in ascending order in F32. */
+     * times the weight scale, then times the activation scale, added in ascending order in F32. Whatever the two scales, no factor leaves
+     * F32's range on the way (int8.h): where all scales and activations are finite, an output is infinite or NaN only when a block's
+     * term, the sum of terms or the finished output is too large for F32. */
     void (*linear_i8)(const nb_packed *w, const float *x, size_t ldx, size_t rows, float *y, size_t ldy,
                       size_t p0, size_t p1);
 

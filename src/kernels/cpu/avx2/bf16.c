@@ -1,6 +1,6 @@
 /*
  * E2M1 weights times rows of BF16 in fixed point (fixed16.h), as integers: sums of a block of 16 k are exact, then one FMA folds them
- * into the output with the product of both scales. The order of the FMAs is all that the bits depend on, so few rows and many may be
+ * into the output by both scales, the weights' first. The order of the FMAs is all that the bits depend on, so few rows and many may be
  * multiplied in ways of their own:
  *
  *   up to four rows: codes go from the look-ups straight to the products, as 12 + 2 * value in unsigned bytes, times the signed bytes of
@@ -127,9 +127,8 @@ NB_INLINE void add_block(size_t rows, size_t halves, const uint8_t *codes, const
         __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(hi[at], _mm256_set1_epi16(256)),
                                        _mm256_madd_epi16(lo[at], _mm256_set1_epi16(1)));
         sum = _mm256_add_epi32(sum, _mm256_set1_epi32(q->bias));
-        acc[at * (2 / halves)] = _mm256_fmadd_ps(
-            _mm256_cvtepi32_ps(sum), _mm256_mul_ps(scale[at % halves], _mm256_broadcast_ss(&q->scale)),
-            acc[at * (2 / halves)]);
+        acc[at * (2 / halves)] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale[at % halves]),
+                                                 _mm256_broadcast_ss(&q->scale), acc[at * (2 / halves)]);
     }
 }
 
@@ -145,6 +144,7 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
         nb_ask_codes(codes, b, AHEAD);
         __m256 scale[2];
         nb_scales_of(f, odd, w, scales, b, scale);
+        for (size_t h = 0; h < 2; h++) scale[h] = nb_fit_scale(f, scale[h], NB_FIXED16_E8M0);
         if (rows == 1) {
             add_block(1, 2, codes, x, ldx, b, scale, acc);
         } else {
@@ -154,7 +154,7 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
     }
     NB_UNROLL
     for (size_t i = 0; i < 2 * rows; i++) {
-        float m = row_scale ? w->multiplier * row_scale[i / 2] : w->multiplier;
+        float m = nb_fixed16_multiplier(w) * (row_scale ? row_scale[i / 2] : 1.0f);
         nb_store_lanes(y + i / 2 * ldy + p * NB_PANEL + i % 2 * 8, _mm256_mul_ps(acc[i], _mm256_set1_ps(m)),
                        nb_lanes_of(w, p, i % 2));
     }
@@ -210,8 +210,8 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
                                        _mm256_srai_epi16(c, 8));
                 }
             }
-            _mm256_store_ps(o->scale[b][2 * second + half],
-                            nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
+            __m256 scale = nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half);
+            _mm256_store_ps(o->scale[b][2 * second + half], nb_fit_scale(f, scale, NB_FIXED16_E8M0));
         }
     }
 }
@@ -243,8 +243,8 @@ NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t 
         __m256 scale = _mm256_broadcast_ss(&s->scale[r][b]);
         NB_UNROLL
         for (size_t i = 0; i < vectors; i++)
-            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]),
-                                     _mm256_mul_ps(scale, _mm256_load_ps(o->scale[b][i])), acc[i]);
+            acc[i] = _mm256_fmadd_ps(
+                _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i]), _mm256_load_ps(o->scale[b][i])), scale, acc[i]);
     }
     NB_UNROLL
     for (size_t i = 0; i < vectors; i++) _mm256_store_ps(sums[i], acc[i]);
@@ -272,7 +272,7 @@ NB_INLINE void store_sums(const part *a, size_t p, size_t count, bool last, floa
 {
     for (size_t r = 0; r < a->rows; r++) {
         /* Unfinished sums stay as they are. */
-        float m = !last ? 1.0f : a->row_scale ? a->w->multiplier * a->row_scale[r] : a->w->multiplier;
+        float m = !last ? 1.0f : nb_fixed16_multiplier(a->w) * (a->row_scale ? a->row_scale[r] : 1.0f);
         for (size_t i = 0; i < 2 * count; i++)
             nb_store_lanes(a->y + r * a->ldy + p * NB_PANEL + i * 8,
                            _mm256_mul_ps(_mm256_load_ps(sums[r][i]), _mm256_set1_ps(m)),

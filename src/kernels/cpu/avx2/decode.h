@@ -213,6 +213,12 @@ NB_INLINE void nb_scales_of(nb_format f, bool odd, const nb_packed *w, const uin
     out[1] = nb_scale(f, odd, w, scales, block, 1);
 }
 
+/* A block scale for sums that are integers: E8M0's times `factor` (int8.h). */
+NB_INLINE __m256 nb_fit_scale(nb_format f, __m256 scale, float factor)
+{
+    return f == NB_FMT_MXFP4 ? _mm256_mul_ps(scale, _mm256_set1_ps(factor)) : scale;
+}
+
 /* Asks for the codes `ahead` bytes after those of block b. */
 NB_INLINE void nb_ask_codes(const uint8_t *codes, size_t b, size_t ahead)
 {

@@ -37,12 +37,16 @@ NB_INLINE void open_block(const uint8_t *codes, size_t b, size_t half, __m256i o
     for (size_t i = 0; i < 2; i++) nb_open_word(codes + (b * 2 + i) * 64 + half * 32, out + 2 * i);
 }
 
-/* acc += block sum * (weight scale * activation scale), 8 lanes of one row. */
-NB_INLINE __m256 add_block(const __m256i code[4], const int8_t *q, int32_t bias, __m256 scale, __m256 acc)
+/* acc += block sum * weight scale * activation scale, 8 lanes of one row. */
+NB_INLINE __m256 add_block(const __m256i code[4], const float *row, size_t k_pad, size_t b, __m256 scale,
+                           __m256 acc)
 {
-    const __m256i row[4] = {nb_four_bytes(q), nb_four_bytes(q + 4), nb_four_bytes(q + 8),
-                            nb_four_bytes(q + 12)};
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(add_products(_mm256_set1_epi32(bias), code, row)), scale, acc);
+    const int8_t *bytes = nb_i8_codes(row) + b * BLOCK;
+    const __m256i q[4] = {nb_four_bytes(bytes), nb_four_bytes(bytes + 4), nb_four_bytes(bytes + 8),
+                          nb_four_bytes(bytes + 12)};
+    __m256i sum = add_products(_mm256_set1_epi32(nb_i8_bias(row, k_pad)[b]), code, q);
+    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale),
+                           _mm256_broadcast_ss(nb_i8_scale(row, k_pad) + b), acc);
 }
 
 NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, const float *x, size_t ldx,
@@ -59,21 +63,17 @@ NB_INLINE void few_rows(nb_format f, bool odd, size_t rows, const nb_packed *w, 
         NB_UNROLL
         for (size_t half = 0; half < 2; half++) {
             __m256i code[4];
+            s[half] = nb_fit_scale(f, s[half], NB_I8_E8M0);
             open_block(codes, b, half, code);
             NB_UNROLL
-            for (size_t r = 0; r < rows; r++) {
-                const float *row = x + r * ldx;
-                acc[2 * r + half] =
-                    add_block(code, nb_i8_codes(row) + b * BLOCK, nb_i8_bias(row, w->k_pad)[b],
-                              _mm256_mul_ps(s[half], _mm256_broadcast_ss(nb_i8_scale(row, w->k_pad) + b)),
-                              acc[2 * r + half]);
-            }
+            for (size_t r = 0; r < rows; r++)
+                acc[2 * r + half] = add_block(code, x + r * ldx, w->k_pad, b, s[half], acc[2 * r + half]);
         }
     }
     NB_UNROLL
     for (size_t i = 0; i < 2 * rows; i++)
         nb_store_lanes(y + i / 2 * ldy + p * NB_PANEL + i % 2 * 8,
-                       _mm256_mul_ps(acc[i], _mm256_set1_ps(w->multiplier)), nb_lanes_of(w, p, i % 2));
+                       _mm256_mul_ps(acc[i], _mm256_set1_ps(nb_i8_multiplier(w))), nb_lanes_of(w, p, i % 2));
 }
 
 /* A slice of k of one or two panels, looked up: signed bytes 2 * value. */
@@ -116,8 +116,8 @@ NB_INLINE void open_panel(nb_format f, bool odd, const nb_packed *w, size_t p, s
                 _mm256_store_si256((__m256i *)o->codes[b][i][2 * second + half], code[i]);
             }
             _mm256_store_si256((__m256i *)o->bias[b][2 * second + half], _mm256_madd_epi16(sum, wide));
-            _mm256_store_ps(o->scale[b][2 * second + half],
-                            nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half));
+            __m256 scale = nb_scale(f, odd, w, w->scales + p * w->scale_bytes, b0 + b, half);
+            _mm256_store_ps(o->scale[b][2 * second + half], nb_fit_scale(f, scale, NB_I8_E8M0));
         }
     }
 }
@@ -143,8 +143,8 @@ NB_INLINE void opened_row(size_t count, const opened *o, const slice *s, size_t 
             NB_UNROLL
             for (size_t j = 0; j < 4; j++) code[j] = nb_load_i(o->codes[b][j][i]);
             __m256i sum = add_products(nb_load_i((const uint8_t *)o->bias[b][i]), q, code);
-            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                     _mm256_mul_ps(scale, _mm256_load_ps(o->scale[b][i])), acc[i]);
+            __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_load_ps(o->scale[b][i]));
+            acc[i] = _mm256_fmadd_ps(scaled, scale, acc[i]);
         }
     }
     NB_UNROLL
@@ -161,7 +161,8 @@ NB_INLINE void many_rows(nb_format f, bool odd, const nb_packed *w, const float 
     size_t blocks = w->k_pad / BLOCK;
     for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
         size_t n = blocks - b0 < SLICE ? blocks - b0 : SLICE;
-        float multiplier = b0 + n == blocks ? w->multiplier : 1.0f; /* unfinished sums stay as they are */
+        /* Unfinished sums stay as they are. */
+        float multiplier = b0 + n == blocks ? nb_i8_multiplier(w) : 1.0f;
         copy_slice(x, ldx, rows, w->k_pad, b0, n, &s);
         for (size_t p = p0; p < p1; p += 2) {
             size_t lanes[MOST];

@@ -46,14 +46,14 @@ INLINE void few_rows(nb_scales kind, size_t rows, const part *a, const float *x,
         nb_ask_codes(codes, b, AHEAD);
         nb_ask_scales(kind, s, b, AHEAD);
         nb_open_block(codes, b, code);
-        __m512 scale = nb_scale16(kind, s, b);
+        __m512 scale = nb_fit_scale16(kind, s, b, NB_FIXED16_E8M0);
         UNROLL
         for (size_t r = 0; r < rows; r++)
             acc[r] = add_block(code, nb_fixed16_row(x + r * ldx) + b, scale, acc[r]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++) {
-        float m = a->row_scale ? w->multiplier * a->row_scale[r] : w->multiplier;
+        float m = nb_fixed16_multiplier(w) * (a->row_scale ? a->row_scale[r] : 1.0f);
         _mm512_mask_storeu_ps(a->y + r * a->ldy + a->p * NB_PANEL, nb_lanes16(w, a->p),
                               _mm512_mul_ps(acc[r], _mm512_set1_ps(m)));
     }

@@ -35,6 +35,13 @@ INLINE __m512 nb_scale16(nb_scales kind, const uint8_t *s, size_t b)
         _mm512_slli_epi32(wide, 23), ends, _mm512_slli_epi32(wide, 23), _mm512_set1_epi32(0x00400000)));
 }
 
+/* The same for sums that are integers: E8M0's times `factor` (int8.h). */
+INLINE __m512 nb_fit_scale16(nb_scales kind, const uint8_t *s, size_t b, float factor)
+{
+    __m512 scale = nb_scale16(kind, s, b);
+    return kind == E8M0 ? _mm512_mul_ps(scale, _mm512_set1_ps(factor)) : scale;
+}
+
 #define NB_E2M1_BLOCK 16
 
 /* Block b of E2M1 codes as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */

@@ -41,14 +41,14 @@ INLINE void few_rows(nb_scales kind, size_t rows, const nb_packed *w, const floa
         nb_ask_codes(codes, b, AHEAD);
         nb_ask_scales(kind, s, b, AHEAD);
         nb_open_block(codes, b, code);
-        __m512 scale = nb_scale16(kind, s, b);
+        __m512 scale = nb_fit_scale16(kind, s, b, NB_I8_E8M0);
         UNROLL
         for (size_t r = 0; r < rows; r++) acc[r] = add_block(code, x + r * ldx, w->k_pad, b, scale, acc[r]);
     }
     UNROLL
     for (size_t r = 0; r < rows; r++)
         _mm512_mask_storeu_ps(y + r * ldy + p * NB_PANEL, nb_lanes16(w, p),
-                              _mm512_mul_ps(acc[r], _mm512_set1_ps(w->multiplier)));
+                              _mm512_mul_ps(acc[r], _mm512_set1_ps(nb_i8_multiplier(w))));
 }
 
 INLINE void some_rows(nb_scales kind, size_t rows, const nb_packed *w, const float *x, size_t ldx, float *y,

@@ -57,11 +57,12 @@ void nb_generic_linear_i8(const nb_packed *w, const float *x, size_t ldx, size_t
                     }
                 for (size_t i = 0; i < NB_PANEL; i++) {
                     uint8_t s = scales[b * BLOCK / w->scale_k * NB_PANEL + i];
-                    float scale = w->format == NB_FMT_NVFP4 ? nb_e4m3_table[s] : nb_e8m0_decode(s);
-                    acc[i] += (float)sum[i] * (scale * nb_i8_scale(row, w->k_pad)[b]);
+                    float scale =
+                        w->format == NB_FMT_NVFP4 ? nb_e4m3_table[s] : nb_e8m0_decode(s) * NB_I8_E8M0;
+                    acc[i] += (float)sum[i] * scale * nb_i8_scale(row, w->k_pad)[b];
                 }
             }
-            for (size_t i = 0; i < lanes; i++) y[r * ldy + p * NB_PANEL + i] = acc[i] * w->multiplier;
+            for (size_t i = 0; i < lanes; i++) y[r * ldy + p * NB_PANEL + i] = acc[i] * nb_i8_multiplier(w);
         }
     }
 }
