@@ -2,7 +2,9 @@
 import json
 import math
 import os
+import random
 import subprocess
+import time
 
 import nb
 import pytest
@@ -75,6 +77,28 @@ def test_packed_cache(tmp_path):
     assert done.returncode == 1 and "not written over" in done.stderr and ids.read_text() == ids_before
     for verb in (["trace", nb.DEMO, "-p", "x"], ["calibrate", nb.DEMO, "-o", tmp_path / "ranges"]):
         assert nb.run(*verb, *flag).returncode == 64
+
+
+def test_kill_while_the_packed_cache_is_written_leaves_no_half_file(tmp_path):
+    """Under the file's name there is nothing, or all of it; NB_KILLS: how often."""
+    cache, kills, whole = tmp_path / "kept", int(os.environ.get("NB_KILLS", 20)), 0
+    command = [nb.BIN, "run", nb.DEMO, "-p", "Copy: ab", "-n", "4", "--packed-cache", cache]
+    start = time.monotonic()
+    first = subprocess.run(command, capture_output=True, text=True)
+    seconds = time.monotonic() - start
+    assert first.returncode == 0 and "kept for the next start" in first.stderr
+    rng = random.Random(5)
+    for _ in range(kills):
+        cache.unlink(missing_ok=True)
+        p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.random() * seconds)
+        p.kill()
+        p.wait()
+        if cache.exists():
+            whole += 1
+            again = subprocess.run(command, capture_output=True, text=True)
+            assert again.stdout == first.stdout and "packed weights from" in again.stderr
+    assert whole < kills  # else none of them came in time
 
 
 # What getopt rejects: the message names it.
