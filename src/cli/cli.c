@@ -97,8 +97,10 @@ const char nb_cli_model_help[] =
     "stderr\n"
     "  -q, --quiet         no progress and notes\n";
 
-const char nb_cli_stay_help[] =
-    "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n"
+const char nb_cli_context_help[] =
+    "  --max-model-len N   tokens of context (default: the model's, at most 8192)\n";
+
+const char nb_cli_cache_help[] =
     "  --packed-cache F    keep packed weights in file F, or auto: nibble-packed.cache in DIR; the next "
     "start reads\n"
     "                      them there. Worth it where packing is slow: --dequant, MLA, transposed experts\n";

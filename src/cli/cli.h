@@ -67,8 +67,8 @@ enum {
     {                                                                                                        \
         "help", no_argument, NULL, 'h'                                                                       \
     }
-/* Their help text: of all but two, and of these, which are for models that stay loaded. */
-extern const char nb_cli_model_help[], nb_cli_stay_help[];
+/* Their help text: of all but two, and of each of these, which are for models that stay loaded. */
+extern const char nb_cli_model_help[], nb_cli_context_help[], nb_cli_cache_help[];
 
 /* Handles one option code, or what getopt_long rejected (argv names it). Returns NB_EXIT_OK, or the exit code after having printed why. */
 int nb_cli_model_option(const char *verb, int code, char **argv, nb_cli_model *m);

@@ -433,8 +433,9 @@ int nb_cmd_bench(int argc, char **argv)
         }
     }
     if (model.help) {
-        printf("%s%s%s\nexample:\n  nibble bench models/demo --format json\n", usage, nb_cli_model_help,
-               nb_cli_stay_help);
+        printf("%s%s%s\nExit status: 0 measured, 1 failed, 64 usage.\n\nexample:\n  nibble bench models/demo "
+               "--format json\n",
+               usage, nb_cli_model_help, nb_cli_cache_help);
         return NB_EXIT_OK;
     }
     if ((rc = nb_cli_model_finish("bench", argc, argv, "auto", &model, &lo))) return rc;

@@ -90,7 +90,7 @@ int nb_cmd_eval(int argc, char **argv)
         }
     }
     if (model.help) {
-        printf("%s%s%s%s", usage, nb_cli_model_help, nb_cli_stay_help, examples);
+        printf("%s%s%s%s%s", usage, nb_cli_model_help, nb_cli_context_help, nb_cli_cache_help, examples);
         return NB_EXIT_OK;
     }
     if ((rc = nb_cli_model_finish("eval", argc, argv, "exact", &model, &lo)) || (rc = check_form(&e)))

@@ -153,7 +153,10 @@ static int ask(run *r, const char *message)
     if (nb_llm_tokenize(r->m, prompt, strlen(prompt), r->raw, &ids, &n, &err) != NB_OK) goto fail;
     r->len = 0;
     nb_status s = nb_llm_generate(r->m, ids, n, &r->sampling, r->max_tokens, collect, r, &g, &err);
-    if (!r->json && g.output_tokens) fputc('\n', stdout);
+    if (!r->json && g.output_tokens) {
+        fputc('\n', stdout);
+        fflush(stdout); /* before the rates, where both go to one file */
+    }
     if (s == NB_ERR_CANCELLED && interrupted) {
         fputs("[stopped]\n", stderr);
         rc = r->raw || add_message(r, "assistant", r->len ? r->reply : "", &err) == NB_OK ? NB_EXIT_OK
@@ -394,7 +397,7 @@ int nb_cmd_run(int argc, char **argv)
     }
     if ((rc = parse(argc, argv, &r, &lo))) goto out;
     if (r.model.help)
-        printf("%s%s%s%s", usage, nb_cli_model_help, nb_cli_stay_help, examples);
+        printf("%s%s%s%s%s", usage, nb_cli_model_help, nb_cli_context_help, nb_cli_cache_help, examples);
     else
         rc = answer(&r, &lo);
 out:

@@ -76,7 +76,7 @@ const nb_flag nb_serve_flags[] = {
            "keep packed weights there for the next start, or auto: nibble-packed.cache in DIR"),
     STRING("act-dtype", act_dtype, "D", "f32 (default) or bf16: what passes between operators"),
     STRING("quant-input", quant_input, "D", "f32 (default) or bf16: what w4a4's quantiser receives"),
-    STRING("kernels", kernels, "K", "auto (default) or generic"),
+    STRING("kernels", kernels, "K", "auto (default), generic, avx2, avxvnni, avx512, avx512bf16 or amx"),
     INT("threads", threads, "threads (default: one a core that affinity and cgroup allow)"),
 
     PART("Size"),

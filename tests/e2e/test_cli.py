@@ -3,6 +3,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import time
 
@@ -23,6 +24,18 @@ def test_help_lists_the_verbs():
 def test_verb_help_teaches(verb):
     done = nb.ok(verb, "--help")
     assert f"nibble {verb}" in done.stdout and len(done.stdout.splitlines()) >= 8 and not done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "eval", "check", "bench", "trace", "calibrate", "repair", "diff", "serve"])
+def test_help_names_what_the_verb_takes(verb, tmp_path):
+    """Each option of the help is one that the verb knows and has a use for, and whoever takes kernels names all of them."""
+    said = nb.ok(verb, "--help").stdout
+    options = re.findall(r"^ +(?:-\w, )?--([a-z-]+)( \S+)?", said, re.M)
+    assert len(options) >= 3
+    for name, takes in options:
+        done = nb.run(verb, tmp_path / "none", f"--{name}", *(["1"] if takes else []))
+        assert not re.search("no use|no meaning|no option|not an option", done.stderr), (name, done.stderr)
+    assert "--kernels" not in said or "avx512bf16 or amx" in said
 
 
 def test_version():
@@ -570,3 +583,8 @@ def test_more_threads_than_cpus_are_worth_a_warning():
     trace = subprocess.run([nb.BIN, "trace", nb.DEMO, "-p", "x", "--threads", "2", "-q"], capture_output=True, text=True,
                            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
     assert trace.stderr.count("warning") == 1  # though it loads the folder twice
+
+
+def test_answer_and_rates_in_one_file_are_lines_of_their_own():
+    both = subprocess.run([nb.BIN, "run", nb.DEMO, "-p", "282 - 247 ="], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    assert re.search(r"^35\n\[14 prompt tokens ", both, re.M)
