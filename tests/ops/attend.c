@@ -145,12 +145,13 @@ void ops_check_attend(ops *o)
 {
     if (!ops_wants(o, "attend")) return;
     static const size_t rows[] = {0, 1, 2, 3, 4, 5, 8, 17, 130},
-                        dims[] = {1, 7, 8, 16, 24, 33, 64, 72, 128, 200};
+                        dims[] = {1, 7, 8, 16, 24, 33, 64, 72, 128, 200, 256, 272};
     for (size_t i = 0; i < COUNT(rows); i++)
         for (size_t j = 0; j < COUNT(dims); j++)
-            for (int kind = 0; kind < 8; kind++)
+            for (int kind = 0; kind < 16; kind++)
                 for (size_t t = 0; t < o->n_tables; t++) {
-                    problem p = {.heads = 1 + ops_below(o, 9),
+                    problem p = {.heads = (kind & 8 ? 32 : 1) +
+                                          ops_below(o, 9), /* kernels may take many otherwise */
                                  .n_rows = rows[i],
                                  .dk = dims[j],
                                  .dv = dims[ops_below(o, COUNT(dims))],

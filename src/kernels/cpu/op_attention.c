@@ -15,12 +15,13 @@
 #include "kernels/cpu/exec.h"
 
 enum {
-    MAX_QUERIES = 32, /* taken together */
-    TILE = 256,       /* rows */
-    SLICE = 256,      /* columns of the output at a time */
-    SPREAD = 8,       /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
-    FULL = 8,         /* queries that are worth a pass over their rows; where each thread has them, … */
-    SHORT = 5         /* … tiles below which they are not shared: a window and what is selected */
+    MAX_QUERIES = 128, /* taken together */
+    TILE = 256,        /* rows */
+    SLICE = 256,
+    PAD = 16,   /* columns of the output at a time */
+    SPREAD = 8, /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
+    FULL = 8,   /* queries that are worth a pass over their rows; where each thread has them, … */
+    SHORT = 5   /* … tiles below which they are not shared: a window and what is selected */
 };
 
 typedef struct attend_job {
@@ -149,13 +150,18 @@ static step put_together(softmax_state *s, const softmax_state *t)
     return p;
 }
 
-static void add_part(const step *p, const float *part, size_t n, float *out)
+static void add_part(const step *p, const float *restrict part, size_t n, float *restrict out)
 {
     if (p->skip) return;
-    if (p->first)
+    if (p->first) {
         memcpy(out, part, n * sizeof *out);
-    else
-        for (size_t i = 0; i < n; i++) out[i] = out[i] * p->was + part[i] * p->is;
+        return;
+    }
+    const float was = p->was, is = p->is;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) /* by a constant number, or the compiler makes no vectors of it */
+        for (size_t k = 0; k < 16; k++) out[i + k] = out[i + k] * was + part[i + k] * is;
+    for (; i < n; i++) out[i] = out[i] * was + part[i] * is;
 }
 
 /* The output of head h: a sink joins maximum and sum, and has no value. Without any weight: zeros. */
@@ -187,7 +193,7 @@ typedef struct tile {
     nb_query q[MAX_QUERIES];
     softmax_state state[MAX_QUERIES];
     const float *k_rows[TILE + NB_AHEAD], *v_rows[TILE + NB_AHEAD];
-    float scores[MAX_QUERIES * TILE];
+    float scores[MAX_QUERIES * (TILE + PAD)];
 } tile;
 
 /* The first keys of a tile, NB_AHEAD of them. */
@@ -213,7 +219,7 @@ static nb_attend_args weights(const attend_job *j, const unit *u, size_t number,
     for (size_t i = 0; i < u->n; i++) {
         size_t t = u->t0 + i / u->heads, h = u->h0 + i % u->heads, pos = j->x->rows.pos[t];
         nb_query *q = &w->q[i];
-        *q = (nb_query){c->q->f + t * c->q->cols + h * c->dk, NULL, w->scores + i * TILE, 0, r1 - r0};
+        *q = (nb_query){c->q->f + t * c->q->cols + h * c->dk, NULL, w->scores + i * (TILE + PAD), 0, r1 - r0};
         if (!c->select && !c->compressed) { /* of a block's rows each token sees its own part */
             size_t first = first_seen(c, pos) - u->list.from, last = pos + 1 - u->list.from;
             q->begin = first > r0 ? (first < r1 ? first : r1) - r0 : 0;
@@ -251,7 +257,7 @@ static void attend_unit(const attend_job *j, const unit *u)
     const nb_attend_call *c = j->c;
     size_t tiles = n_tiles(&u->list);
     tile w;
-    float part[MAX_QUERIES * SLICE];
+    float part[MAX_QUERIES * (SLICE + PAD)];
     softmax_state states[MAX_QUERIES];
     step steps[MAX_QUERIES];
     for (size_t i = 0; i < u->n; i++) states[i] = NOTHING;
@@ -261,10 +267,10 @@ static void attend_unit(const attend_job *j, const unit *u)
         for (size_t col = 0, end; col < c->dv; col = end) {
             end = col + SLICE < c->dv ? col + SLICE : c->dv;
             for (size_t i = 0; i < u->n; i++)
-                w.q[i].out = tiles == 1 ? out_of(j, u, i) + col : part + i * SLICE;
+                w.q[i].out = tiles == 1 ? out_of(j, u, i) + col : part + i * (SLICE + PAD);
             nb_cpu_of(j->x)->k->weigh(&a, col, end);
             for (size_t i = 0; tiles > 1 && i < u->n; i++)
-                add_part(&steps[i], part + i * SLICE, end - col, out_of(j, u, i) + col);
+                add_part(&steps[i], part + i * (SLICE + PAD), end - col, out_of(j, u, i) + col);
         }
     }
     for (size_t i = 0; i < u->n; i++) finish(j, &states[i], u->h0 + i % u->heads, out_of(j, u, i));

@@ -10,7 +10,7 @@
 
 #include "kernels/exec_bench.h"
 
-enum { N = 900, FIRST = N - BENCH_ROWS, HEADS = 6, D = 120, PER = 3, TOP = 280, OUT = HEADS * D };
+enum { N = 900, FIRST = N - BENCH_ROWS, HEADS = 6, D = 128, PER = 3, TOP = 280, OUT = HEADS * D };
 
 typedef struct variant {
     size_t kv_heads, window;

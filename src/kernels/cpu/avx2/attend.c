@@ -15,7 +15,11 @@ enum {
     ROWS = 4,    /* … with so many rows: 8 sums, 2 queries and a row fill the registers */
     VECTORS = 4, /* of columns of the output at a time */
     TILE_COLS = 8 * VECTORS,
-    TILE = 32 /* rows of V whose columns are taken strip by strip */
+    MANY = 32,         /* queries from which on … */
+    MOST_TURNED = 256, /* … rows of so many values at most, … */
+    STRIP = 24,        /* … so many at a time, are turned, … */
+    TOGETHER = 4,      /* … for so many queries: 12 sums, 3 vectors of K and a query fill the registers */
+    TILE = 64          /* rows of V whose columns are taken strip by strip */
 };
 
 /* Into the second-level cache: there are far fewer lines on their way to the first, and while those are, loads wait. */
@@ -89,17 +93,141 @@ NB_INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t qu
     }
 }
 
-void nb_avx2_scores(const nb_attend_args *a, size_t r0, size_t r1)
+/* Rows [r0, r1) for all queries from number `first` on. */
+static void score_rows(const nb_attend_args *a, size_t first, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {
-        size_t i = 0;
-        if (a->n_queries >= QUERIES) {
-            score_block(a, a->queries, QUERIES, r, r1, true);
-            for (i = QUERIES; i + QUERIES <= a->n_queries; i += QUERIES)
+        size_t i = first;
+        if (a->n_queries - first >= QUERIES) {
+            score_block(a, a->queries + i, QUERIES, r, r1, true);
+            for (i += QUERIES; i + QUERIES <= a->n_queries; i += QUERIES)
                 score_block(a, a->queries + i, QUERIES, r, r1, false);
         }
         if (i < a->n_queries) score_block(a, a->queries + i, 1, r, r1, true);
     }
+}
+
+/*
+ * Many queries: rows of K are turned, so that the lanes of a register are eight scores and no lanes need adding up. What was lane l of a
+ * score's sum is a register of its own, and these registers are added in the order of add_lanes.
+ */
+
+/* out[i] = column d + i of 8 rows. */
+NB_INLINE void turn(const float *const rows[8], size_t d, __m256 out[8])
+{
+    __m256 v[8]; /* v[4 i + r]: in half j, columns 4 i … of row 4 j + r */
+    NB_UNROLL
+    for (size_t r = 0; r < 4; r++) {
+        NB_UNROLL
+        for (size_t i = 0; i < 2; i++)
+            v[4 * i + r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[r] + d + 4 * i)),
+                                                _mm_loadu_ps(rows[4 + r] + d + 4 * i), 1);
+    }
+    NB_UNROLL
+    for (size_t i = 0; i < 8; i += 4) {
+        __m256 a = _mm256_unpacklo_ps(v[i], v[i + 1]), b = _mm256_unpacklo_ps(v[i + 2], v[i + 3]);
+        __m256 c = _mm256_unpackhi_ps(v[i], v[i + 1]), e = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
+        out[i] = _mm256_shuffle_ps(a, b, 0x44);
+        out[i + 1] = _mm256_shuffle_ps(a, b, 0xEE);
+        out[i + 2] = _mm256_shuffle_ps(c, e, 0x44);
+        out[i + 3] = _mm256_shuffle_ps(c, e, 0xEE);
+    }
+}
+
+/* STRIP rows from r on, those from `end` on being the last one again. keys: for each l < 8 the columns l, l + 8, l + 16, … one after
+ * another. Asks for later rows. */
+static void turn_keys(const nb_attend_args *a, size_t r, size_t end, float *keys)
+{
+    size_t steps = a->dk / 8;
+    for (size_t v = 0; v < STRIP; v += 8) {
+        const float *rows[8];
+        for (size_t i = 0; i < 8; i++) {
+            size_t row = nb_smaller(r + v + i, end - 1);
+            rows[i] = a->k_rows[row];
+            for (size_t d = 0; d < a->dk; d += 16) prefetch(a->k_rows[row + NB_AHEAD] + d);
+        }
+        for (size_t s = 0; s < steps; s++) {
+            __m256 columns[8];
+            turn(rows, 8 * s, columns);
+            NB_UNROLL
+            for (size_t l = 0; l < 8; l++) _mm256_store_ps(keys + (l * steps + s) * STRIP + v, columns[l]);
+        }
+    }
+}
+
+enum { SUMS = TOGETHER * STRIP / 8 };
+
+NB_INLINE void add_sums(__m256 sums[SUMS], const __m256 more[SUMS])
+{
+    NB_UNROLL
+    for (size_t i = 0; i < SUMS; i++) sums[i] = _mm256_add_ps(sums[i], more[i]);
+}
+
+/* What was lane l of the sums: sums[i * STRIP / 8 + v] is query i's, rows 8 v …. */
+NB_INLINE void one_lane(const nb_query *q, const float *keys, size_t steps, size_t l, __m256 sums[SUMS])
+{
+    NB_UNROLL
+    for (size_t i = 0; i < SUMS; i++) sums[i] = _mm256_setzero_ps();
+    keys += l * steps * STRIP;
+    for (size_t s = 0; s < steps; s++, keys += STRIP) {
+        __m256 k[STRIP / 8];
+        NB_UNROLL
+        for (size_t v = 0; v < STRIP / 8; v++) k[v] = _mm256_load_ps(keys + 8 * v);
+        NB_UNROLL
+        for (size_t i = 0; i < TOGETHER; i++) {
+            __m256 x = _mm256_broadcast_ss(q[i].q + 8 * s + l);
+            NB_UNROLL
+            for (size_t v = 0; v < STRIP / 8; v++)
+                sums[i * STRIP / 8 + v] = _mm256_fmadd_ps(x, k[v], sums[i * STRIP / 8 + v]);
+        }
+    }
+}
+
+/* That and lane l + 4. */
+NB_INLINE void two_lanes(const nb_query *q, const float *keys, size_t steps, size_t l, __m256 out[SUMS])
+{
+    __m256 more[SUMS];
+    one_lane(q, keys, steps, l, out);
+    one_lane(q, keys, steps, l + 4, more);
+    add_sums(out, more);
+}
+
+/* Those and lanes l + 2, l + 6. */
+NB_INLINE void four_lanes(const nb_query *q, const float *keys, size_t steps, size_t l, __m256 out[SUMS])
+{
+    __m256 more[SUMS];
+    two_lanes(q, keys, steps, l, out);
+    two_lanes(q, keys, steps, l + 2, more);
+    add_sums(out, more);
+}
+
+/* Scores of TOGETHER queries by STRIP rows from r on, of which those from `end` on do not exist. Not inlined: the queries' addresses would
+ * not stay in registers. */
+static __attribute__((noinline)) void score_strip(const nb_attend_args *a, const nb_query *q, size_t r,
+                                                  size_t end, const float *keys)
+{
+    __m256 sums[SUMS], more[SUMS];
+    four_lanes(q, keys, a->dk / 8, 0, sums);
+    four_lanes(q, keys, a->dk / 8, 1, more);
+    NB_UNROLL
+    for (size_t i = 0; i < SUMS; i++) {
+        size_t at = r + i % (STRIP / 8) * 8;
+        __m256 s = _mm256_mul_ps(_mm256_add_ps(sums[i], more[i]), _mm256_set1_ps(a->scale));
+        if (at < end) nb_store_lanes(q[i / (STRIP / 8)].scores + at, s, nb_smaller(end - at, 8));
+    }
+}
+
+void nb_avx2_scores(const nb_attend_args *a, size_t r0, size_t r1)
+{
+    alignas(32) float keys[MOST_TURNED * STRIP];
+    size_t r = r0, many = a->n_queries / TOGETHER * TOGETHER;
+    bool turned = many >= MANY && a->dk % 8 == 0 && a->dk <= MOST_TURNED;
+    for (; turned && r + STRIP / 2 < r1; r += STRIP) {
+        turn_keys(a, r, r1, keys);
+        for (size_t i = 0; i < many; i += TOGETHER) score_strip(a, a->queries + i, r, r1, keys);
+        if (many < a->n_queries) score_rows(a, many, r, nb_smaller(r + STRIP, r1));
+    }
+    if (r < r1) score_rows(a, 0, r, r1);
 }
 
 /* A strip of columns of V and of the outputs. */
@@ -177,8 +305,9 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         last = nb_larger(last, a->queries[i].end);
         memset(a->queries[i].out, 0, (c1 - c0) * sizeof *tile);
     }
+    size_t rows = a->n_queries < MANY ? TILE / 2 : TILE;
     for (size_t t0 = first, t1; t0 < last; t0 = t1) {
-        t1 = nb_smaller(t0 + TILE, last);
+        t1 = nb_smaller(t0 + rows, last);
         for (size_t c = c0, cols; c < c1; c += cols) {
             cols = c1 - c >= TILE_COLS ? TILE_COLS : nb_smaller(c1 - c, 8);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > 4;

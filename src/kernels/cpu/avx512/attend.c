@@ -16,7 +16,10 @@ enum {
     ROWS = 4,    /* … so many rows: 16 sums, 4 queries and a row */
     VECTORS = 4, /* of columns of the output at a time */
     TILE_COLS = 16 * VECTORS,
-    TILE = 32 /* rows of V whose columns are taken strip by strip */
+    MANY = 32,         /* queries from which on … */
+    MOST_TURNED = 256, /* … rows of so many values at most, … */
+    STRIP = 32,        /* … so many at a time, are turned */
+    TILE = 64          /* rows of V whose columns are taken strip by strip */
 };
 
 /* Into the second-level cache: there are far fewer lines on their way to the first, and while those are, loads wait. */
@@ -84,11 +87,12 @@ INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queri
     for (size_t i = 0; i < queries; i++) _mm_mask_storeu_ps(q[i].scores + r, rows, out[i]);
 }
 
-void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
+/* Rows [r, r1) for all queries from number `first` on. */
+static void score_rows(const nb_attend_args *a, size_t first, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {
-        const nb_query *q = a->queries, *end = q + a->n_queries;
-        if (a->n_queries >= QUERIES) {
+        const nb_query *q = a->queries + first, *end = a->queries + a->n_queries;
+        if (end - q >= QUERIES) {
             score_block(a, q, QUERIES, r, r1, true);
             for (q += QUERIES; end - q >= QUERIES; q += QUERIES) score_block(a, q, QUERIES, r, r1, false);
         }
@@ -98,6 +102,139 @@ void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
         case 3: score_block(a, q, 3, r, r1, true); break;
         }
     }
+}
+
+/*
+ * Many queries: rows of K are turned, so that the lanes of a register are 16 scores and no lanes need adding up. What was lane l of a
+ * score's sum is a register of its own, and these registers are added in the order of add_lanes.
+ */
+
+/* out[i] = column d + i of 16 rows. */
+INLINE void turn(const float *const rows[16], size_t d, __m512 out[16])
+{
+    __m512 v[16], t[16];
+    UNROLL
+    for (size_t r = 0; r < 16; r++) v[r] = _mm512_loadu_ps(rows[r] + d);
+    UNROLL
+    for (size_t r = 0; r < 16; r += 4) { /* t[r + i]: in quarter j, column 4 j + i of four rows */
+        __m512 a = _mm512_unpacklo_ps(v[r], v[r + 1]), b = _mm512_unpacklo_ps(v[r + 2], v[r + 3]);
+        __m512 c = _mm512_unpackhi_ps(v[r], v[r + 1]), e = _mm512_unpackhi_ps(v[r + 2], v[r + 3]);
+        t[r] = _mm512_shuffle_ps(a, b, 0x44);
+        t[r + 1] = _mm512_shuffle_ps(a, b, 0xEE);
+        t[r + 2] = _mm512_shuffle_ps(c, e, 0x44);
+        t[r + 3] = _mm512_shuffle_ps(c, e, 0xEE);
+    }
+    UNROLL
+    for (size_t i = 0; i < 4; i++) { /* the same with quarters */
+        __m512 a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x44);
+        __m512 b = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x44);
+        __m512 c = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xEE);
+        __m512 e = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xEE);
+        out[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        out[4 + i] = _mm512_shuffle_f32x4(a, b, 0xDD);
+        out[8 + i] = _mm512_shuffle_f32x4(c, e, 0x88);
+        out[12 + i] = _mm512_shuffle_f32x4(c, e, 0xDD);
+    }
+}
+
+/* STRIP rows from r on, those from `end` on being the last one again. keys: for each l < 8 the columns l, l + 8, l + 16, … one after
+ * another. Asks for later rows. */
+static void turn_keys(const nb_attend_args *a, size_t r, size_t end, float *keys)
+{
+    size_t steps = a->dk / 16;
+    for (size_t v = 0; v < STRIP; v += 16) {
+        const float *rows[16];
+        for (size_t i = 0; i < 16; i++) {
+            size_t row = nb_smaller(r + v + i, end - 1);
+            rows[i] = a->k_rows[row];
+            for (size_t d = 0; d < a->dk; d += 16) prefetch(a->k_rows[row + NB_AHEAD] + d);
+        }
+        for (size_t s = 0; s < steps; s++) {
+            __m512 columns[16];
+            turn(rows, 16 * s, columns);
+            UNROLL
+            for (size_t l = 0; l < 16; l++)
+                _mm512_store_ps(keys + ((l % 8 * steps + s) * 2 + l / 8) * STRIP + v, columns[l]);
+        }
+    }
+}
+
+enum { SUMS = QUERIES * STRIP / 16 };
+
+INLINE void add_sums(__m512 sums[SUMS], const __m512 more[SUMS])
+{
+    UNROLL
+    for (size_t i = 0; i < SUMS; i++) sums[i] = _mm512_add_ps(sums[i], more[i]);
+}
+
+/* What were lanes l and l + 8 of the sums, added up: out[2 i + v] is query i's, rows 16 v …. */
+INLINE void two_lanes(const nb_query *q, const float *keys, size_t steps, size_t l, __m512 out[SUMS])
+{
+    __m512 more[SUMS];
+    UNROLL
+    for (size_t i = 0; i < SUMS; i++) out[i] = more[i] = _mm512_setzero_ps();
+    keys += l * steps * 2 * STRIP;
+    for (size_t s = 0; s < steps; s++) {
+        UNROLL
+        for (size_t half = 0; half < 2; half++, keys += STRIP) {
+            __m512 *sums = half ? more : out;
+            __m512 k0 = _mm512_load_ps(keys), k1 = _mm512_load_ps(keys + 16);
+            UNROLL
+            for (size_t i = 0; i < QUERIES; i++) {
+                __m512 x = _mm512_set1_ps(q[i].q[16 * s + l + 8 * half]);
+                sums[2 * i] = _mm512_fmadd_ps(x, k0, sums[2 * i]);
+                sums[2 * i + 1] = _mm512_fmadd_ps(x, k1, sums[2 * i + 1]);
+            }
+        }
+    }
+    add_sums(out, more);
+}
+
+/* Those and lanes l + 4, l + 12. */
+INLINE void four_lanes(const nb_query *q, const float *keys, size_t steps, size_t l, __m512 out[SUMS])
+{
+    __m512 more[SUMS];
+    two_lanes(q, keys, steps, l, out);
+    two_lanes(q, keys, steps, l + 4, more);
+    add_sums(out, more);
+}
+
+/* Those and lanes l + 2, l + 6, … */
+INLINE void eight_lanes(const nb_query *q, const float *keys, size_t steps, size_t l, __m512 out[SUMS])
+{
+    __m512 more[SUMS];
+    four_lanes(q, keys, steps, l, out);
+    four_lanes(q, keys, steps, l + 2, more);
+    add_sums(out, more);
+}
+
+/* Scores of QUERIES queries by STRIP rows from r on, of which those from `end` on do not exist. Not inlined: the queries' addresses would
+ * not stay in registers. */
+static __attribute__((noinline)) void score_strip(const nb_attend_args *a, const nb_query *q, size_t r,
+                                                  size_t end, const float *keys)
+{
+    __m512 sums[SUMS], more[SUMS];
+    eight_lanes(q, keys, a->dk / 16, 0, sums);
+    eight_lanes(q, keys, a->dk / 16, 1, more);
+    UNROLL
+    for (size_t i = 0; i < SUMS; i++) {
+        size_t at = r + i % 2 * 16;
+        _mm512_mask_storeu_ps(q[i / 2].scores + at, first_lanes(end - at),
+                              _mm512_mul_ps(_mm512_add_ps(sums[i], more[i]), _mm512_set1_ps(a->scale)));
+    }
+}
+
+void nb_avx512_scores(const nb_attend_args *a, size_t r0, size_t r1)
+{
+    alignas(64) float keys[MOST_TURNED * STRIP];
+    size_t r = r0, many = a->n_queries / QUERIES * QUERIES;
+    bool turned = many >= MANY && a->dk % 16 == 0 && a->dk <= MOST_TURNED;
+    for (; turned && r + STRIP / 2 < r1; r += STRIP) {
+        turn_keys(a, r, r1, keys);
+        for (size_t i = 0; i < many; i += QUERIES) score_strip(a, a->queries + i, r, r1, keys);
+        if (many < a->n_queries) score_rows(a, many, r, nb_smaller(r + STRIP, r1));
+    }
+    if (r < r1) score_rows(a, 0, r, r1);
 }
 
 /* A strip of columns of V and of the outputs. */
@@ -179,8 +316,9 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
         last = nb_larger(last, a->queries[i].end);
         memset(a->queries[i].out, 0, (c1 - c0) * sizeof *tile);
     }
+    size_t rows = a->n_queries < MANY ? TILE / 2 : TILE;
     for (size_t t0 = first, t1; t0 < last; t0 = t1) {
-        t1 = nb_smaller(t0 + TILE, last);
+        t1 = nb_smaller(t0 + rows, last);
         for (size_t c = c0, cols; c < c1; c += cols) {
             cols = c1 - c >= TILE_COLS ? TILE_COLS : nb_smaller(c1 - c, 16);
             bool whole = cols == TILE_COLS, copy = whole && a->n_queries > QUERIES;
