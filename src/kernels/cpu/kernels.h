@@ -89,7 +89,7 @@ typedef struct nb_kernels {
      * (x[i], x[i + pairs]). sign -1 rotates back. */
     void (*rope)(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign);
 
-    /* x[i] = e^(x[i] - *max) in place, *max being the largest; returns their sum. Where all are -inf, and of none, it gives zeros,
+    /* x[i] = e^(x[i] - *max) in place, or 0 where that is below e^-87, *max being the largest; returns their sum. Where all are -inf, and of none, it gives zeros,
      * 0 and a *max of -inf. NaN gives NaN. */
     float (*exps)(float *x, size_t n, float *max);
 

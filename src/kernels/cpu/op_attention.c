@@ -394,8 +394,11 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
         nb_pool_run(x->pool, x->rows.n * c->heads, 1, spread_sums, &j);
     } else {
         plan_blocks(&j);
-        nb_cpu_rows(x, j.blocks * c->kv_heads * j.parts.n, j.block * j.parts.each * c->dk * 64, attend_blocks,
-                    &j);
+        size_t units = j.blocks * c->kv_heads * j.parts.n, cost = j.block * j.parts.each * c->dk * 64;
+        if (j.block >= FULL) /* a prefill: its units are long, and threads may be held up */
+            nb_pool_share(x->pool, units, 1, attend_blocks, &j);
+        else
+            nb_cpu_rows(x, units, cost, attend_blocks, &j);
     }
     nb_cpu_tell_of(x, "attend", c->out, x->rows.n, c->sink, NULL, NULL);
 }

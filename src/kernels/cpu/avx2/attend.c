@@ -329,17 +329,47 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
 /* The largest of x, -inf of none; NaN when there is one. */
 static float max_or_nan(const float *x, size_t n)
 {
-    __m256 m = _mm256_set1_ps(-INFINITY), nan = _mm256_setzero_ps();
-    for (size_t i = 0; i < n; i += 8) {
-        __m256i mask = nb_lane_mask(n - i < 8 ? n - i : 8);
-        __m256 v = _mm256_blendv_ps(m, _mm256_maskload_ps(x + i, mask), _mm256_castsi256_ps(mask));
+    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0,
+           nan = _mm256_setzero_ps(); /* two, for one waits for itself */
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
+        m0 = _mm256_max_ps(m0, a);
+        m1 = _mm256_max_ps(m1, b);
+    }
+    for (; i < n; i += 8) {
+        __m256i mask = nb_lane_mask(nb_smaller(n - i, 8));
+        __m256 v = _mm256_blendv_ps(m0, _mm256_maskload_ps(x + i, mask), _mm256_castsi256_ps(mask));
         nan = _mm256_or_ps(nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-        m = _mm256_max_ps(m, v);
+        m0 = _mm256_max_ps(m0, v);
     }
     if (_mm256_movemask_ps(nan)) return NAN;
-    __m128 s = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+    m0 = _mm256_max_ps(m0, m1);
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(m0), _mm256_extractf128_ps(m0, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_shuffle_ps(s, s, 1)));
+}
+
+/* e^x of what is not above 0, as nb_exp has it, but that what is below e^-87, a subnormal number beside a largest weight of 1, is 0: so
+ * 2^n is one factor. n is rounded as part of a sum: above 2^23 floats are whole numbers, and the last bits of this one are n + 127. */
+NB_INLINE __m256 exp_below(__m256 x)
+{
+    const __m256 whole = _mm256_set1_ps(0x1.8p23f + 127);
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(0x1.715476p0f), whole), n = _mm256_sub_ps(t, whole);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
+    __m256 none = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ); /* not NaN */
+    return _mm256_andnot_ps(none, _mm256_mul_ps(p, power));
 }
 
 float nb_avx2_exps(float *x, size_t n, float *max)
@@ -352,13 +382,13 @@ float nb_avx2_exps(float *x, size_t n, float *max)
     __m256 m = _mm256_set1_ps(*max), acc = _mm256_setzero_ps();
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 e = nb_exp(_mm256_sub_ps(_mm256_loadu_ps(x + i), m));
+        __m256 e = exp_below(_mm256_sub_ps(_mm256_loadu_ps(x + i), m));
         _mm256_storeu_ps(x + i, e);
         acc = _mm256_add_ps(acc, e);
     }
     if (i < n) {
         __m256i mask = nb_lane_mask(n - i);
-        __m256 e = nb_exp(_mm256_sub_ps(_mm256_maskload_ps(x + i, mask), m));
+        __m256 e = exp_below(_mm256_sub_ps(_mm256_maskload_ps(x + i, mask), m));
         _mm256_maskstore_ps(x + i, mask, e);
         acc = _mm256_add_ps(acc, _mm256_and_ps(e, _mm256_castsi256_ps(mask)));
     }

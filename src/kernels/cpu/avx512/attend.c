@@ -335,13 +335,12 @@ void nb_avx512_weigh(const nb_attend_args *a, size_t c0, size_t c1)
     }
 }
 
-/* e^x as nb_exp of avx2.h has it, with twice the lanes. */
+/* e^x of what is not above 0, as nb_exp of avx2.h has it, but that n is rounded as part of a sum: above 2^23 floats are whole numbers. */
 INLINE __m512 exp16(__m512 x)
 {
-    x = _mm512_min_ps(_mm512_set1_ps(100.0f), x); /* this order of operands lets NaN through */
-    x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p0f)),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 whole = _mm512_set1_ps(0x1.8p23f);
+    x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x); /* this order of operands lets NaN through */
+    __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(0x1.715476p0f), whole), whole);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e400p-1f), x);
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.7f7d1cp-20f), r);
     __m512 p = _mm512_set1_ps(1.0f / 5040);
@@ -358,14 +357,21 @@ INLINE __m512 exp16(__m512 x)
 /* The largest of x, -inf of none; NaN when there is one. */
 static float max_or_nan(const float *x, size_t n)
 {
-    __m512 m = _mm512_set1_ps(-INFINITY);
+    __m512 m0 = _mm512_set1_ps(-INFINITY), m1 = m0; /* two, for one waits for itself */
     __mmask16 nan = 0;
-    for (size_t i = 0; i < n; i += 16) {
-        __m512 v = _mm512_mask_loadu_ps(m, first_lanes(n - i), x + i);
-        nan |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-        m = _mm512_max_ps(m, v);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + i + 16);
+        nan |= _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
+        m0 = _mm512_max_ps(m0, a);
+        m1 = _mm512_max_ps(m1, b);
     }
-    return nan ? NAN : _mm512_reduce_max_ps(m);
+    for (; i < n; i += 16) {
+        __m512 v = _mm512_mask_loadu_ps(m0, first_lanes(n - i), x + i);
+        nan |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+        m0 = _mm512_max_ps(m0, v);
+    }
+    return nan ? NAN : _mm512_reduce_max_ps(_mm512_max_ps(m0, m1));
 }
 
 float nb_avx512_exps(float *x, size_t n, float *max)
@@ -376,7 +382,13 @@ float nb_avx512_exps(float *x, size_t n, float *max)
         return 0;
     }
     __m512 m = _mm512_set1_ps(*max), acc = _mm512_setzero_ps();
-    for (size_t i = 0; i < n; i += 16) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512 e = exp16(_mm512_sub_ps(_mm512_loadu_ps(x + i), m));
+        _mm512_storeu_ps(x + i, e);
+        acc = _mm512_add_ps(acc, e);
+    }
+    if (i < n) {
         __mmask16 lanes = first_lanes(n - i);
         __m512 e = exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, x + i), m));
         _mm512_mask_storeu_ps(x + i, lanes, e);
