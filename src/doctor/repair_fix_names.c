@@ -68,13 +68,18 @@ nb_status nb_fix_names(nb_plan *p, const nb_finding *f, nb_error *err)
     for (size_t i = 0; i < f->n_tensors; i++) {
         const nb_tensor_info *t = nb_ckpt_find(p->ckpt, f->tensors[i]);
         nb_buf name = {0};
-        if (!t || !f->repairable || !respell(p, t, &name)) {
+        const bool known = t && f->repairable && respell(p, t, &name);
+        if (!nb_buf_ok(&name)) {
+            nb_buf_free(&name);
+            return nb_fail_nomem(err, "a tensor's name", strlen(f->tensors[i]));
+        }
+        if (!known) {
             nb_buf_free(&name);
             nb_repair_note(&p->refused, f->rule, f->tensors[i], -1, "%s",
                            f->remedy ? f->remedy : "no loader's spelling of it is known");
             continue;
         }
-        if (!nb_buf_ok(&name) || nb_ckpt_find(p->ckpt, nb_buf_str(&name))) {
+        if (nb_ckpt_find(p->ckpt, nb_buf_str(&name))) {
             nb_repair_note(&p->refused, f->rule, t->name, -1, "a tensor of the right name is there already");
             nb_buf_free(&name);
             continue;

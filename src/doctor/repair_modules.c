@@ -161,10 +161,11 @@ static nb_status largest(const nb_plan *p, const nb_safetensors *f, const nb_mod
         nb_buf name = {0};
         float v = 0;
         nb_buf_addf(&name, "%s.input_amax", group[i]->name);
-        const nb_tensor_info *t = nb_buf_ok(&name) ? nb_safetensors_find(f, nb_buf_str(&name)) : NULL;
+        nb_status st = nb_buf_ok(&name) ? NB_OK : nb_fail_nomem(err, "a tensor's name", name.len);
+        const nb_tensor_info *t = st == NB_OK ? nb_safetensors_find(f, nb_buf_str(&name)) : NULL;
         nb_buf_free(&name);
+        if (st != NB_OK) return st;
         if (!t) continue;
-        nb_status st = NB_OK;
         if (t->dtype != NB_DT_F32 || nb_tensor_elements(t) != 1)
             st = nb_fail(err, NB_ERR_FORMAT, "expected one F32");
         else

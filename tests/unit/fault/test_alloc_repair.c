@@ -11,12 +11,12 @@
 #include "checkpoint/folder.h"
 #include "doctor/repair.h"
 
-static tempdir tmp;
+static tempdir tmp, side;
 
-static nb_status repair(const char *from, const char *to, bool *told)
+static nb_status repair(const char *from, const char *to, const char *scales, bool *told)
 {
     static const char *const globs[] = {"*.up_proj"};
-    const nb_repair_options opt = {.out = to, .dequant = globs, .n_dequant = 1};
+    const nb_repair_options opt = {.out = to, .dequant = globs, .n_dequant = 1, .scales = scales};
     nb_repair_result r = {0};
     nb_error e = {0};
     nb_buf b = {0};
@@ -28,7 +28,7 @@ static nb_status repair(const char *from, const char *to, bool *told)
     return s;
 }
 
-/* A folder with faults that can be mended and faults that cannot; from has room for 300. */
+/* A folder with faults that can be mended, a name among them, and faults that cannot; from has room for 300. */
 static void broken(char *from)
 {
     static uint8_t codes[32 * 16], scales[32 * 2];
@@ -44,7 +44,11 @@ static void broken(char *from)
                                {"layers.0.mlp.up_proj.weight", NB_DT_U8, 2, {32, 16}, codes},
                                {"layers.0.mlp.up_proj.weight_scale", NB_DT_F8_E4M3, 2, {32, 2}, scales},
                                {"layers.0.mlp.up_proj.weight_scale_2", NB_DT_F32, 0, {0}, &one},
-                               {"layers.0.mlp.up_proj.input_scale", NB_DT_F32, 0, {0}, &one}};
+                               {"layers.0.mlp.up_proj.input_scale", NB_DT_F32, 0, {0}, &one},
+                               {"layers.0.mlp.o_proj.weight", NB_DT_U8, 2, {32, 16}, codes},
+                               {"layers.0.mlp.o_proj.scale", NB_DT_F8_E4M3, 2, {32, 2}, scales},
+                               {"layers.0.mlp.o_proj.weight_scale_2", NB_DT_F32, 0, {0}, &one},
+                               {"layers.0.mlp.o_proj.input_scale", NB_DT_F32, 0, {0}, &one}};
     tempdir_make(&tmp);
     snprintf(from, 300, "%s/from", tmp.path);
     if (mkdir(from, 0777) != 0) fail();
@@ -54,16 +58,16 @@ static void broken(char *from)
     folder_write(&tmp, "from/model.safetensors", t, sizeof t / sizeof *t);
 }
 
-static void each_allocation_of_a_repair(void **state)
+/* scales: NULL, or a file of measured ranges. */
+static void fail_each_allocation(const char *scales)
 {
-    (void)state;
     char from[300], to[300];
     broken(from);
     snprintf(to, sizeof to, "%s/to", tmp.path);
     for (size_t n = 0;; n++) {
         bool told;
         fault_arm(n);
-        nb_status s = repair(from, to, &told);
+        nb_status s = repair(from, to, scales, &told);
         bool fired = fault_disarm();
         const bool there = access(to, F_OK) == 0;
         if (s != NB_OK && s != NB_ERR_NOMEM) fail_msg("allocation %zu: status %d", n, (int)s);
@@ -79,17 +83,37 @@ static void each_allocation_of_a_repair(void **state)
     tempdir_remove(&tmp);
 }
 
+static void each_allocation_of_a_repair(void **state)
+{
+    (void)state;
+    fail_each_allocation(NULL);
+}
+
+static void each_allocation_of_one_that_writes_measured_scales(void **state)
+{
+    (void)state;
+    char ranges[300];
+    static const float amax = 5;
+    const folder_tensor t[] = {{"layers.0.mlp.down_proj.input_amax", NB_DT_F32, 0, {0}, &amax}};
+    tempdir_make(&side);
+    folder_write(&side, "ranges.safetensors", t, 1);
+    snprintf(ranges, sizeof ranges, "%s/ranges.safetensors", side.path);
+    fail_each_allocation(ranges);
+    tempdir_remove(&side);
+}
+
 static void each_allocation_of_foreseeing_one(void **state)
 {
     (void)state;
     char from[300];
     nb_check_result r = {0};
     nb_error e = {0};
-    bool want[32], fired = true, some = false, all = true;
+    bool found[32], want[32], fired = true, some = false, all = true;
     broken(from);
     assert_int_equal(nb_check_folder(from, NULL, &r, &e), NB_OK);
-    assert_int_equal(nb_repair_foresee(&r, &e), NB_OK);
     assert_in_range(r.findings.count, 2, 32);
+    for (size_t i = 0; i < r.findings.count; i++) found[i] = r.findings.items[i].repairable;
+    assert_int_equal(nb_repair_foresee(&r, &e), NB_OK);
     for (size_t i = 0; i < r.findings.count; i++) {
         want[i] = r.findings.items[i].repairable;
         some = some || want[i];
@@ -97,6 +121,8 @@ static void each_allocation_of_foreseeing_one(void **state)
     }
     assert_true(some && !all);
     for (size_t n = 0; fired; n++) {
+        for (size_t i = 0; i < r.findings.count; i++)
+            r.findings.items[i].repairable = found[i]; /* as check left it */
         fault_arm(n);
         nb_status s = nb_repair_foresee(&r, &e);
         fired = fault_disarm();
@@ -115,6 +141,7 @@ static void each_allocation_of_foreseeing_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_allocation_of_a_repair),
+                                       cmocka_unit_test(each_allocation_of_one_that_writes_measured_scales),
                                        cmocka_unit_test(each_allocation_of_foreseeing_one)};
     fault_init();
     return cmocka_run_group_tests(tests, NULL, NULL);
