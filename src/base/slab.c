@@ -62,6 +62,7 @@ void *nb_slabs_take(nb_slabs *s, size_t bytes, nb_slab **slab)
 {
     if (bytes > SIZE_MAX - NB_ALIGN) return NULL;
     bytes = nb_round_up(bytes ? bytes : 1, NB_ALIGN);
+    if (bytes < NB_SLAB_LEAST) s = NULL;
     nb_slab *from = s ? s->open : NULL;
     if (!s)
         from = slab_new(bytes, NB_ALIGN);

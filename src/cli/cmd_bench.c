@@ -13,16 +13,13 @@
 
 static const char usage[] =
     "usage: nibble bench DIR [--prompt N] [--tokens N] [--streams N,…] [--context N] [options]\n\n"
-    "Measures the machine's roofs, then prefill of N tokens (128) and decode of N "
-    "tokens (64), each three times;\n"
-    "prints the best. gbs counts the packed weights that a step reads once. share_of_roof is against "
-    "fma_gflops for\n"
-    "prefill. For decode it is what the median token reads (median_gbs) against the median of the passes "
-    "over "
-    "memory\n"
-    "(roof_gbs) that are made between tokens, four a second: on a machine that others use, too, the roof "
-    "before decode\n"
-    "is not the roof during it. Below stands where the time went, by operator.\n\n"
+    "Measures the machine's roofs, then prefill of N tokens (128) and decode of N tokens (64), each three\n"
+    "times; prints the best. gbs counts the weights that a step reads once, those in F32, too. "
+    "share_of_roof\n"
+    "is against fma_gflops for prefill. For decode it is what the median token reads (median_gbs) against\n"
+    "the median of the passes over memory (roof_gbs) that are made between tokens, four a second: on a\n"
+    "machine that others use, too, the roof before decode is not the roof during it. Below stands where the\n"
+    "time went, by operator.\n\n"
     "  --prompt N          tokens of the prefill (128)\n"
     "  --tokens N          tokens of the decode (64)\n"
     "  --streams N,N,…     sequences that decode side by side, each number in turn (1)\n"
@@ -39,16 +36,34 @@ static const struct option options[] = {{"prompt", required_argument, NULL, OPT_
                                         NB_CLI_MODEL_OPTIONS,
                                         {0}};
 
-/* What a step of n tokens must read and compute: packed bytes of the linears that it goes through, and one token's
- * multiply-adds. Of E experts n tokens reach E (1 - (1 - slots / E)^n) when they choose evenly. */
+/* What a step of n tokens must read and compute: bytes of the weights that it goes through, and one token's multiply-adds in
+ * linears. Of E experts n tokens reach E (1 - (1 - slots / E)^n) when they choose evenly. */
 typedef struct work {
     double bytes, flops;
 } work;
+
+/* Of E experts or rows that a token reads share * E of, the part that n tokens read. */
+static double reached(double share, size_t n)
+{
+    return 1 - pow(1 - share, (double)n);
+}
+
+/* Bytes of a parameter that n tokens read: a row of those that are looked up by token or position, the chosen experts' biases, else all. */
+static double count_parameter(const nb_model *m, const nb_arch_tensor *row, const nb_tensor *t, size_t n)
+{
+    const double bytes = (double)m->x->ops->tensor_bytes(t), line = (double)m->x->ops->tensor_cols(t) * 4;
+    if (row->part == NB_PART_EXPERT_GATE_UP_BIAS || row->part == NB_PART_EXPERT_DOWN_BIAS)
+        return bytes * reached((double)m->experts_per_row * line / bytes, n);
+    if (row->role == NB_ROLE_INDEX || strncmp(row->shape, "compress_ratio,", 15) == 0)
+        return bytes * reached(line / bytes, n);
+    return bytes;
+}
 
 static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work *w)
 {
     for (size_t i = 0; i < m->cfg.arch->n_tensors; i++) {
         const nb_arch_tensor *row = &m->cfg.arch->tensors[i];
+        if (slots[i].t) w->bytes += count_parameter(m, row, slots[i].t, n);
         for (size_t e = 0; slots[i].lin && e < slots[i].n_lin; e++) {
             const nb_linear *l = &slots[i].lin[e];
             double share = slots[i].n_lin > 1 ? (double)m->experts_per_row / (double)slots[i].n_lin : 1;
@@ -56,7 +71,7 @@ static void count_slots(const nb_model *m, const nb_slot *slots, size_t n, work 
             if (row->role == NB_ROLE_EMBED && (!head || l != head))
                 continue; /* one row is looked up; tied, it is the head as well */
             size_t read = l->n_derived ? m->x->ops->derived_bytes(l->w) : m->x->ops->weight_bytes(l->w);
-            w->bytes += (1 - pow(1 - share, (double)n)) * (double)read;
+            w->bytes += reached(share, n) * (double)read;
             w->flops += share * 2.0 * (double)l->n * (double)l->k;
         }
     }

@@ -73,6 +73,8 @@ typedef struct nb_linear_call {
     const nb_tensor *ids; /* I32 [T, slots] */
     size_t slots;
     bool x_per_slot;
+    /* Beside experts: another call, without experts, whose x is there as well, so that few rows of both may be one range of work. Or NULL. */
+    const struct nb_linear_call *beside;
 } nb_linear_call;
 
 /* One product with a derived form of a linear's weight, on inputs as they are: block g reads x's columns [g x_step, + its k) and
@@ -308,6 +310,7 @@ struct nb_ops {
     nb_status (*tensor_new)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
     void (*tensor_free)(nb_tensor *t);
     size_t (*tensor_cols)(const nb_tensor *t);
+    size_t (*tensor_bytes)(const nb_tensor *t);
     void (*tensor_write)(nb_exec *x, nb_tensor *t, const void *src); /* whole tensor, from the host */
     void (*tensor_read)(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, float *dst); /* waits; F32 */
 

@@ -221,21 +221,34 @@ static nb_mhc site(const ds4 *s, const nb_slot *fn)
     return (nb_mhc){fn[0].t, fn[1].t, fn[2].t, (size_t)s->M, (int)s->iters, s->hc_eps, s->eps};
 }
 
-/* The lightning indexer: which compressed rows each query attends to. Reads h and qr. */
+/* h -> qr, kv, and what the compressors of the layer read: one call, so that few rows are one range of work. */
+static void project(nb_model *m, const ds4_layer *y, const nb_slot *w)
+{
+    ds4 *s = m->state;
+    const size_t i = y->series == 2; /* of the compressor's tensors */
+    const nb_linear *in[] = {w[DS4_WQ_A].lin,         w[DS4_WKV].lin,       w[DS4_COMP_WKV].lin,
+                             w[DS4_COMP_WGATE].lin,   w[DS4_INDEX_WKV].lin, w[DS4_INDEX_WGATE].lin,
+                             w[DS4_INDEX_WEIGHTS].lin};
+    nb_tensor *out[] = {s->qr, s->kv, s->c[i], s->g[i], s->ci, s->gi, s->wi};
+    m->x->ops->linear(m->x, &(nb_linear_call){.w = in,
+                                              .count = y->indexed ? 7
+                                                       : y->ratio ? 4
+                                                                  : 2,
+                                              .x = s->h,
+                                              .y = out});
+}
+
+/* The lightning indexer: which compressed rows each query attends to. Reads ci, gi, wi and qi. */
 static void indexer(nb_model *m, const ds4_layer *y, const nb_slot *w)
 {
     ds4 *s = m->state;
     nb_exec *x = m->x;
     const nb_ops *op = x->ops;
     size_t hi = (size_t)s->heads_i, di = (size_t)s->d_i, r = (size_t)s->rope_dims;
-    const nb_linear *in[] = {w[DS4_INDEX_WKV].lin, w[DS4_INDEX_WGATE].lin, w[DS4_INDEX_WEIGHTS].lin};
-    nb_tensor *in_out[] = {s->ci, s->gi, s->wi};
-    op->linear(x, &(nb_linear_call){.w = in, .count = 3, .x = s->h, .y = in_out});
     op->add_periodic(x, s->gi, w[DS4_INDEX_APE].t, y->ratio);
     op->store(x, y->index_in_stream, s->ci, s->gi);
     op->compress(x, &(nb_compress_call){y->index_in_stream, y->index_stream, y->ratio, 2, di,
                                         w[DS4_INDEX_NORM].t, s->eps, &s->compress});
-    nb_lin(m, &w[DS4_INDEX_WQ_B], s->qr, s->qi);
     op->rope(x, s->qi, &s->compress, hi, di, di - r, true, false);
     float scale = (float)(1.0 / sqrt((double)di) / sqrt((double)hi));
     op->index(x, &(nb_index_call){s->qi, s->wi, scale, hi, di, y->index_stream, s->select});
@@ -251,11 +264,12 @@ static void attention(nb_model *m, int l, const nb_slot *w)
     const nb_rope *rope = y->ratio ? &s->compress : &s->main;
     size_t rows = x->rows.n, H = (size_t)s->H, d = (size_t)s->d, rotated = d - (size_t)s->rope_dims;
 
-    const nb_linear *qkv[] = {w[DS4_WQ_A].lin, w[DS4_WKV].lin};
-    nb_tensor *qkv_out[] = {s->qr, s->kv};
-    op->linear(x, &(nb_linear_call){.w = qkv, .count = 2, .x = s->h, .y = qkv_out});
+    const nb_linear *from_qr[] = {w[DS4_WQ_B].lin, w[DS4_INDEX_WQ_B].lin};
+    nb_tensor *queries[] = {s->q, s->qi};
+
+    project(m, y, w);
     op->rmsnorm(x, s->qr, rows, w[DS4_Q_NORM].t, (size_t)s->R, s->eps, s->qr);
-    nb_lin(m, &w[DS4_WQ_B], s->qr, s->q);              /* q [T, H d] */
+    op->linear(x, &(nb_linear_call){.w = from_qr, .count = y->indexed ? 2 : 1, .x = s->qr, .y = queries});
     op->rmsnorm(x, s->q, rows, NULL, d, s->eps, s->q); /* each head, without a weight */
     op->rope(x, s->q, rope, H, d, rotated, true, false);
     op->rmsnorm(x, s->kv, rows, w[DS4_KV_NORM].t, d, s->eps, s->kv); /* key and value of all heads */
@@ -263,9 +277,7 @@ static void attention(nb_model *m, int l, const nb_slot *w)
     op->store(x, y->kv_stream, s->kv, NULL);
 
     if (y->ratio) {
-        const nb_linear *in[] = {w[DS4_COMP_WKV].lin, w[DS4_COMP_WGATE].lin};
-        nb_tensor *c = s->c[y->series - 1], *g = s->g[y->series - 1], *in_out[] = {c, g};
-        op->linear(x, &(nb_linear_call){.w = in, .count = 2, .x = s->h, .y = in_out});
+        nb_tensor *c = s->c[y->series - 1], *g = s->g[y->series - 1];
         op->add_periodic(x, g, w[DS4_COMP_APE].t, y->ratio);
         op->store(x, y->in_stream, c, g);
         op->compress(x, &(nb_compress_call){y->in_stream, y->comp_stream, y->ratio, y->series, d,

@@ -124,12 +124,30 @@ void nb_mlp_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor 
     nb_lin(m, down, f->gate, out);
 }
 
-/* routed -> ids and weight */
-static void route(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *routed)
+/* What the router, which reads routed, and the shared expert make of a row: one call where both read h, so that few rows are one range of
+ * work. */
+static void first_products(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h,
+                           const nb_tensor *routed)
+{
+    const nb_slot *in[] = {nb_at(m, w, NB_PART_SHARED_GATE), nb_at(m, w, NB_PART_SHARED_UP),
+                           nb_at(m, w, NB_PART_ROUTER)};
+    nb_tensor *to[] = {f->sgate, f->sup, f->router}, *y[3];
+    const nb_linear *lin[3];
+    size_t n = 0;
+    for (size_t i = 0; i < 3; i++) {
+        if (!in[i]->lin || (i == 2 && routed != h)) continue;
+        lin[n] = in[i]->lin;
+        y[n++] = to[i];
+    }
+    if (n) m->x->ops->linear(m->x, &(nb_linear_call){.w = lin, .count = n, .x = h, .y = y});
+    if (routed != h) nb_lin(m, in[2], routed, f->router);
+}
+
+/* The router's logits -> ids and weight */
+static void route(nb_model *m, const nb_ffn *f, const nb_slot *w)
 {
     nb_exec *x = m->x;
     const nb_tensor *bias = nb_at(m, w, NB_PART_ROUTER_BIAS)->t;
-    nb_lin(m, nb_at(m, w, NB_PART_ROUTER), routed, f->router);
     if (bias) x->ops->add_periodic(x, f->router, bias, 1);
     x->ops->route(x, &(nb_route_call){.logits = f->router,
                                       .bias = nb_at(m, w, NB_PART_CHOICE_BIAS)->t,
@@ -145,13 +163,13 @@ static void route(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tenso
                                       .weights = f->weight});
 }
 
-/* h -> parts [T slots, D]: what each chosen expert makes of its row */
+/* h -> parts [T slots, D]: what each chosen expert makes of its row. Where there is a shared expert, shared [T, D] from sgate and sup, too. */
 static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h)
 {
     nb_exec *x = m->x;
     const nb_slot *g = nb_at(m, w, NB_PART_EXPERT_GATE), *u = nb_at(m, w, NB_PART_EXPERT_UP),
-                  *d = nb_at(m, w, NB_PART_EXPERT_DOWN);
-    const nb_linear *in[] = {g->lin, u->lin}, *down = d->lin;
+                  *d = nb_at(m, w, NB_PART_EXPERT_DOWN), *sd = nb_at(m, w, NB_PART_SHARED_DOWN);
+    const nb_linear *in[] = {g->lin, u->lin}, *down = d->lin, *shared_down = sd->lin;
     const nb_tensor *in_bias = nb_at(m, w, NB_PART_EXPERT_GATE_UP_BIAS)->t,
                     *out_bias = nb_at(m, w, NB_PART_EXPERT_DOWN_BIAS)->t;
     nb_tensor *y[] = {f->egate, f->eup};
@@ -169,11 +187,15 @@ static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_ten
         x->ops->expert_bias(x, f->eup, f->ids, in_bias, 1, 2);
     }
     activate(m, f, g->lin, x->rows.n * f->slots, f->egate, f->eup);
+    if (shared_down) activate(m, f, nb_at(m, w, NB_PART_SHARED_GATE)->lin, x->rows.n, f->sgate, f->sup);
+    nb_tensor *parts = f->parts, *shared = f->shared;
+    const nb_linear_call beside = {.w = &shared_down, .count = 1, .x = f->sgate, .y = &shared};
     c.w = &down;
     c.count = 1;
     c.x = f->egate;
-    c.y = &(nb_tensor *){f->parts};
+    c.y = &parts;
     c.x_per_slot = true;
+    c.beside = shared_down ? &beside : NULL;
     x->ops->linear(x, &c);
     if (out_bias) x->ops->expert_bias(x, f->parts, f->ids, out_bias, 0, 1);
 }
@@ -184,12 +206,10 @@ void nb_moe_run(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor 
     nb_exec *x = m->x;
     const nb_slot *down = nb_at(m, w, NB_PART_SHARED_DOWN), *on = nb_at(m, w, NB_PART_SHARED_SWITCH);
     const nb_slot *in = nb_at(m, w, NB_PART_LATENT_IN);
-    route(m, f, w, routed);
+    first_products(m, f, w, h, routed);
+    route(m, f, w);
     if (in->lin) nb_lin(m, in, h, f->latents);
     experts(m, f, w, in->lin ? f->latents : h);
-    if (down->lin)
-        gated_mlp(m, f, nb_at(m, w, NB_PART_SHARED_GATE), nb_at(m, w, NB_PART_SHARED_UP), down, f->sgate,
-                  f->sup, h, f->shared);
     if (on->lin) {
         nb_lin(m, on, h, f->on);
         x->ops->glu(x, NB_ACT_SIGMOID, f->on, f->shared, x->rows.n, 0, f->shared);

@@ -75,8 +75,11 @@ static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_t
 {
     size_t n;
     if (!nb_mul(rows, cols, &n) || n > SIZE_MAX / 4) return nb_fail_nomem(err, "a tensor", SIZE_MAX);
+    /* What is taken before work memory stays as long as the model, which reads parameters as weights; later ones come and go. */
+    nb_cpu_exec *c = nb_cpu_of(x);
+    nb_slabs *slabs = c->xin ? NULL : &c->slabs;
     nb_tensor *t = calloc(1, sizeof *t);
-    void *data = t ? nb_calloc_aligned(n, 4) : NULL;
+    void *data = t ? nb_slabs_take(slabs, n * 4, &t->memory) : NULL;
     if (!data) {
         free(t);
         return nb_fail_nomem(err, "a tensor", n * 4);
@@ -94,8 +97,7 @@ static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_t
 static void tensor_free(nb_tensor *t)
 {
     if (!t) return;
-    free(t->f);
-    free(t->i);
+    nb_slab_release(t->memory);
     free(t);
 }
 
@@ -104,9 +106,14 @@ static size_t tensor_cols(const nb_tensor *t)
     return t->cols;
 }
 
+static size_t tensor_bytes(const nb_tensor *t)
+{
+    return t->rows * t->cols * 4;
+}
+
 static void tensor_write(nb_exec *x, nb_tensor *t, const void *src)
 {
-    memcpy(t->f ? (void *)t->f : (void *)t->i, src, t->rows * t->cols * 4);
+    memcpy(t->f ? (void *)t->f : (void *)t->i, src, tensor_bytes(t));
 }
 
 static void tensor_read(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, float *dst)
@@ -250,20 +257,22 @@ enum { SCORES = 65536 }; /* room of a thread where contexts are short */
 static nb_status ready(nb_exec *x, const nb_work *w, nb_error *err)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
-    size_t rows, xin, yout, k_pad = nb_round_up(w->max_k, NB_K_PAD);
-    if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_mul(rows, NB_ROW_FLOATS(k_pad), &xin) ||
-        !nb_mul(c->threads * NB_EXPERT_ROWS, w->expert_n, &yout))
+    size_t rows, xin, yout;
+    c->xin_floats = NB_ROW_FLOATS(nb_round_up(w->max_k, NB_K_PAD));
+    if (!nb_mul(x->max_rows, w->slots ? w->slots : 1, &rows) || !nb_add(rows, NB_FEW_ROWS, &c->xin_rows) ||
+        !nb_mul(c->xin_rows, c->xin_floats, &xin) || !nb_mul(c->threads * NB_EXPERT_ROWS, w->expert_n, &yout))
         return nb_fail_nomem(err, "work memory", SIZE_MAX);
     c->expert_n = w->expert_n;
     c->xin = nb_calloc_aligned(xin, sizeof *c->xin);
-    c->xscale = nb_calloc_aligned(rows, sizeof *c->xscale);
+    c->xscale = nb_calloc_aligned(c->xin_rows, sizeof *c->xscale);
+    c->parts = malloc(nb_cpu_parts_bytes(nb_smaller(rows, w->n_experts)));
     c->yout = nb_calloc_aligned(yout, sizeof *c->yout);
     c->order = calloc(rows + 1, sizeof *c->order);
     c->first = calloc(w->n_experts + 1, sizeof *c->first);
     c->score_room = NB_CPU_ROW_FLOATS * w->max_context > SCORES ? NB_CPU_ROW_FLOATS * w->max_context : SCORES;
     /* Not aligned, which would touch all of it: only long contexts fill gigabytes. */
     c->scores = calloc(c->threads * c->score_room + 1, sizeof *c->scores);
-    if (!c->xin || !c->xscale || !c->yout || !c->order || !c->first || !c->scores)
+    if (!c->xin || !c->xscale || !c->parts || !c->yout || !c->order || !c->first || !c->scores)
         return nb_fail_nomem(err, "work memory", (xin + yout) * sizeof(float));
     return NB_OK;
 }
@@ -365,6 +374,7 @@ static const nb_ops cpu_ops = {
     .tensor_new = tensor_new,
     .tensor_free = tensor_free,
     .tensor_cols = tensor_cols,
+    .tensor_bytes = tensor_bytes,
     .tensor_write = tensor_write,
     .tensor_read = tensor_read,
     .weight_new = weight_new,
@@ -435,6 +445,7 @@ void nb_cpu_exec_free(nb_exec *x)
     nb_slabs_close(&c->slabs);
     free(c->xin);
     free(c->xscale);
+    free(c->parts);
     free(c->yout);
     free(c->order);
     free(c->first);

@@ -7,8 +7,9 @@
 
 struct nb_tensor {
     size_t rows, cols;
-    float *f;   /* [rows][cols]; NULL for an I32 tensor */
-    int32_t *i; /* [rows][cols]; NULL for an F32 tensor */
+    float *f;        /* [rows][cols]; NULL for an I32 tensor */
+    int32_t *i;      /* [rows][cols]; NULL for an F32 tensor */
+    nb_slab *memory; /* what they lie in, a use of it owned */
 };
 
 struct nb_weight {
@@ -22,21 +23,23 @@ typedef struct nb_cpu_exec {
     const nb_kernels *k;
     size_t threads;
     size_t expert_n; /* as given to ready() */
-    /* [max_rows * slots][NB_ROW_FLOATS(padded max_k)]: inputs of a linear, padded, rounded or quantised */
-    float *xin;
-    float *xscale; /* [max_rows * slots]: per-row factors (w4a4-dynamic) */
-    float *yout;   /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
+    float *xin;      /* [xin_rows][xin_floats]: inputs of a linear, padded, rounded or quantised */
+    float *xscale;   /* [xin_rows]: per-row factors (w4a4-dynamic) */
+    size_t xin_rows, xin_floats; /* max_rows * slots and NB_FEW_ROWS; NB_ROW_FLOATS(padded max_k) */
+    void *parts;                 /* nb_cpu_parts_bytes: the products of a call to experts */
+    float *yout; /* [threads][NB_EXPERT_ROWS][expert_n]: an expert's outputs before they are put in place */
     uint32_t *order; /* [max_rows * slots]: (row, slot) pairs sorted by expert */
     uint32_t *first; /* [n_experts + 1]: where each expert's pairs begin in order */
     float *scores; /* [threads][score_room]: an indexer's scores, or what the tiles of a long context gave */
     size_t score_room; /* at least NB_CPU_ROW_FLOATS times max_context */
-    nb_slabs slabs;    /* where packed weights lie */
+    nb_slabs slabs;    /* where packed weights and a model's tensors lie */
 } nb_cpu_exec;
 
 /* From one row of a linear's input to the next: a cache line more than its values, since rows a multiple of 4 KB apart would evict each
  * other. */
 #define NB_ROW_FLOATS(k_pad) ((k_pad) + 16)
 
+#define NB_FEW_ROWS 8     /* so many rows at most read weights at the speed of memory */
 #define NB_EXPERT_ROWS 64 /* rows an expert computes at a time */
 
 static inline nb_cpu_exec *nb_cpu_of(nb_exec *x)
@@ -91,6 +94,8 @@ static inline size_t nb_complete_rows(size_t pos, size_t tokens_per_row)
 /* The operators, one file per family. */
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y);
 void nb_cpu_linear(nb_exec *x, const nb_linear_call *c);
+/* Bytes that linears need in `parts` for calls to so many experts that have rows. */
+size_t nb_cpu_parts_bytes(size_t experts);
 void nb_cpu_derived(nb_exec *x, const nb_derived_call *c);
 void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_tensor *y);
 void nb_cpu_layernorm(nb_exec *x, const nb_tensor *in, size_t rows, const nb_tensor *w, const nb_tensor *b,

@@ -168,23 +168,29 @@ static void how_input(input_job *j, const nb_exec *x, const nb_linear *l)
     j->multiplier = l->input_multiplier;
 }
 
+/* True where rows of x are the kernels' input as they are. */
+static bool direct(const nb_exec *x, const nb_linear *l, const nb_packed *w)
+{
+    return input_of(x, l) == IN_PLAIN && w->k == w->k_pad;
+}
+
+/* Input for rows of k columns at src; what has to be made begins at row `at` of the work memory. */
 static input make_input(nb_exec *x, const nb_linear *l, const nb_packed *w, const float *src, size_t ld,
-                        size_t rows, const uint32_t *pick, size_t divide)
+                        size_t rows, size_t at)
 {
     nb_cpu_exec *c = nb_cpu_of(x);
     input_kind kind = input_of(x, l);
-    if (kind == IN_PLAIN && !pick && w->k == w->k_pad) return (input){src, ld, NULL, kind};
+    if (direct(x, l, w)) return (input){src, ld, NULL, kind};
     input_job j = {.src = src,
                    .ld = ld,
                    .k = w->k,
                    .k_pad = w->k_pad,
-                   .pick = pick,
-                   .divide = divide,
-                   .dst = c->xin,
-                   .scale = c->xscale};
+                   .divide = 1,
+                   .dst = c->xin + at * c->xin_floats,
+                   .scale = c->xscale + at};
     how_input(&j, x, l);
     nb_cpu_rows(x, rows, w->k, input_rows, &j);
-    return (input){c->xin, NB_ROW_FLOATS(w->k_pad), kind >= IN_STATIC ? c->xscale : NULL, kind};
+    return (input){j.dst, NB_ROW_FLOATS(w->k_pad), kind >= IN_STATIC ? j.scale : NULL, kind};
 }
 
 static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
@@ -195,77 +201,123 @@ static bool same_input(const nb_exec *x, const nb_linear *a, const nb_linear *b)
                                nb_f32_bits(a->input_multiplier) == nb_f32_bits(b->input_multiplier)));
 }
 
-/* Dense: the panels of all linears with the same input are one range of work. */
-typedef struct dense_job {
-    nb_exec *x;
-    const nb_packed *const *w;
-    float *const *y;
-    const size_t *ldy;
-    size_t count, rows;
+/* A product: the rows of one input by all panels of one weight. */
+typedef struct part {
+    const nb_packed *w;
     input in;
-} dense_job;
+    size_t rows;
+    float *y;
+    size_t ldy;
+    const uint32_t *order; /* row i of the input gives row order[i] of y; NULL: row i */
+} part;
 
-static void dense_panels(void *ctx, size_t thread, size_t begin, size_t end)
+/* Products that one range of work is made of: the panels of all of them. */
+typedef struct parts_job {
+    nb_exec *x;
+    const part *parts;
+    size_t count;
+} parts_job;
+
+/* Panels [p0, p1) for rows that do not stand together in y. */
+static void scattered(const parts_job *j, const part *a, size_t thread, size_t p0, size_t p1)
 {
-    const dense_job *j = ctx;
-    size_t at = 0;
-    for (size_t i = 0; i < j->count; at += j->w[i]->panels, i++) {
-        size_t p0 = begin > at ? begin - at : 0;
-        size_t p1 = end > at ? end - at : 0;
-        if (p1 > j->w[i]->panels) p1 = j->w[i]->panels;
-        if (p0 >= p1) continue;
-        multiply(nb_cpu_of(j->x)->k, j->w[i], j->in.kind, j->in.x, j->in.ld, j->rows, j->in.scale, j->y[i],
-                 j->ldy[i], p0, p1);
+    nb_cpu_exec *c = nb_cpu_of(j->x);
+    float *out = c->yout + thread * NB_EXPERT_ROWS * c->expert_n;
+    const size_t c0 = p0 * NB_PANEL, c1 = nb_smaller(p1 * NB_PANEL, a->w->n);
+    for (size_t r = 0; r < a->rows; r += NB_EXPERT_ROWS) {
+        const size_t rows = nb_smaller(a->rows - r, NB_EXPERT_ROWS);
+        multiply(c->k, a->w, a->in.kind, a->in.x + r * a->in.ld, a->in.ld, rows,
+                 a->in.scale ? a->in.scale + r : NULL, out, a->ldy, p0, p1);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(a->y + a->order[r + i] * a->ldy + c0, out + i * a->ldy + c0, (c1 - c0) * sizeof *out);
     }
 }
 
-/* Few rows read weights at the speed of memory, and a thread that shares its core falls behind: the others take over. Many rows are
- * copied for each range, and stay with the thread that packed their weights. */
-static void run_panels(nb_exec *x, size_t panels, size_t rows, dense_job *j)
+static void part_panels(void *ctx, size_t thread, size_t begin, size_t end)
 {
-    enum { FEW = 8, PIECES = 32 };
-    size_t piece =
-        nb_round_up(nb_ceil_div(panels, nb_pool_threads(x->pool) * PIECES), 2); /* kernels like pairs */
-    if (rows <= FEW)
-        nb_pool_share(x->pool, panels, piece, dense_panels, j);
-    else
-        nb_pool_run(x->pool, panels, 1, dense_panels, j);
+    const parts_job *j = ctx;
+    size_t at = 0;
+    for (const part *a = j->parts; a < j->parts + j->count && at < end; at += a->w->panels, a++) {
+        const size_t p0 = begin > at ? begin - at : 0, p1 = nb_smaller(end - at, a->w->panels);
+        if (p0 >= p1) continue;
+        if (a->order)
+            scattered(j, a, thread, p0, p1);
+        else
+            multiply(nb_cpu_of(j->x)->k, a->w, a->in.kind, a->in.x, a->in.ld, a->rows, a->in.scale, a->y,
+                     a->ldy, p0, p1);
+    }
 }
 
-#define MAX_GROUP 8
-
-static void dense(nb_exec *x, const nb_linear_call *c, size_t rows)
+/* A step of few rows reads weights at the speed of memory, and a thread that shares its core falls behind: the others take over. Many rows
+ * are copied for each range, and stay with the thread that packed their weights. */
+static void run_parts(nb_exec *x, const part *parts, size_t count, bool few)
 {
-    for (size_t i = 0; i < c->count;) {
-        const nb_packed *w[MAX_GROUP];
-        float *y[MAX_GROUP];
-        size_t ldy[MAX_GROUP], n = 0, panels = 0;
-        const nb_linear *first = in_force(x, c->w[i]);
-        if (!need_scale(x, first)) return;
-        do {
-            w[n] = weight_of(x, c->w[i + n]);
-            y[n] = c->y[i + n]->f;
-            ldy[n] = c->y[i + n]->cols;
-            panels += w[n]->panels;
-            n++;
-        } while (n < MAX_GROUP && i + n < c->count && same_input(x, first, in_force(x, c->w[i + n])));
-        input in = make_input(x, first, w[0], c->x->f, c->x->cols, rows, NULL, 1);
-        dense_job j = {x, w, y, ldy, n, rows, in};
-        run_panels(x, panels, rows, &j);
-        i += n;
+    enum { PIECES = 32 };
+    parts_job j = {x, parts, count};
+    size_t panels = 0;
+    for (size_t i = 0; i < count; i++) panels += parts[i].w->panels;
+    size_t piece =
+        nb_round_up(nb_ceil_div(panels, nb_pool_threads(x->pool) * PIECES), 2); /* kernels like pairs */
+    if (few)
+        nb_pool_share(x->pool, panels, piece, part_panels, &j);
+    else
+        nb_pool_run(x->pool, panels, 1, part_panels, &j);
+}
+
+#define MAX_GROUP 16
+
+/* The linears of a call from `from` on that can be one range of work, as parts; returns their number, 0 after an error. Their inputs are the
+ * same or no work; and of many rows, which the threads take in equal parts, all are of one kind. Inputs are made from row `at` of the work
+ * memory on. */
+static size_t dense_parts(nb_exec *x, const nb_linear_call *c, size_t from, size_t rows, size_t at,
+                          part *parts)
+{
+    const nb_linear *first = in_force(x, c->w[from]), *made = NULL;
+    input in = {0};
+    size_t n = 0;
+    for (; n < MAX_GROUP && from + n < c->count; n++) {
+        const nb_linear *l = in_force(x, c->w[from + n]);
+        const nb_packed *w = weight_of(x, c->w[from + n]);
+        const bool as_it_is = direct(x, l, w);
+        if (rows > NB_FEW_ROWS && !same_input(x, l, first)) break;
+        if (!as_it_is && made && !same_input(x, l, made)) break;
+        if (!need_scale(x, l)) return 0;
+        if (!as_it_is && !made) {
+            in = make_input(x, l, w, c->x->f, c->x->cols, rows, at);
+            made = l;
+        }
+        parts[n] = (part){w,
+                          as_it_is ? make_input(x, l, w, c->x->f, c->x->cols, rows, at) : in,
+                          rows,
+                          c->y[from + n]->f,
+                          c->y[from + n]->cols,
+                          NULL};
+    }
+    return n;
+}
+
+static void dense(nb_exec *x, const nb_linear_call *c, size_t from, size_t rows)
+{
+    part parts[MAX_GROUP];
+    for (size_t n; from < c->count; from += n) {
+        if (!(n = dense_parts(x, c, from, rows, 0, parts))) return;
+        run_parts(x, parts, n, rows <= NB_FEW_ROWS);
     }
 }
 
 static void blocks(nb_exec *x, const nb_linear_call *c, size_t rows)
 {
     const nb_linear *l = in_force(x, c->w[0]);
+    part parts[MAX_GROUP];
     if (!need_scale(x, l)) return;
-    for (size_t b = 0; b < l->blocks; b++) {
-        const nb_packed *w = weight_of(x, c->w[0]) + b;
-        float *y = c->y[0]->f + b * w->n;
-        input in = make_input(x, l, w, c->x->f + b * l->k, c->x->cols, rows, NULL, 1);
-        dense_job j = {x, &w, &y, &c->y[0]->cols, 1, rows, in};
-        nb_pool_run(x->pool, w->panels, 1, dense_panels, &j);
+    for (size_t b = 0; b < l->blocks;) {
+        size_t n = 0;
+        do {
+            const nb_packed *w = weight_of(x, c->w[0]) + b;
+            const input in = make_input(x, l, w, c->x->f + b * l->k, c->x->cols, rows, n * rows);
+            parts[n++] = (part){w, in, rows, c->y[0]->f + b * w->n, c->y[0]->cols, NULL};
+        } while (++b < l->blocks && n < MAX_GROUP && (n + 1) * rows <= nb_cpu_of(x)->xin_rows);
+        run_parts(x, parts, n, rows <= NB_FEW_ROWS);
     }
 }
 
@@ -300,7 +352,7 @@ void nb_cpu_derived(nb_exec *x, const nb_derived_call *c)
     size_t rows = x->rows.n, step = direct ? w->blocks : 1;
     for (size_t b = 0; b < w->blocks; b += step) {
         const nb_packed *p = &w->block[b];
-        input in = make_input(x, &plain, p, c->x->f + b * c->x_step, c->x->cols, rows, NULL, 1);
+        input in = make_input(x, &plain, p, c->x->f + b * c->x_step, c->x->cols, rows, 0);
         derived_job j = {nb_cpu_of(x)->k, p,         in.x, c->y->f + b * c->y_step, in.ld, c->y->cols,
                          c->x_step,       c->y_step, rows};
         nb_pool_run(x->pool, step * p->panels, 1, derived_panels, &j);
@@ -346,7 +398,7 @@ void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_ten
     const nb_linear *as = in_force(x, l);
     size_t rows = x->rows.n;
     if (x->err.status || !need_scale(x, as)) return;
-    input made = make_input(x, as, l->w->block, in->f, in->cols, rows, NULL, 1);
+    input made = make_input(x, as, l->w->block, in->f, in->cols, rows, 0);
     back_job j = {.in = made.x,
                   .scale = made.scale,
                   .k = in->cols,
@@ -359,91 +411,116 @@ void nb_cpu_as_input(nb_exec *x, const nb_linear *l, const nb_tensor *in, nb_ten
     nb_cpu_tell(x, "as_input", y, rows);
 }
 
-/* Experts: (row, slot) pairs are sorted by expert once; a unit of work is one panel of one expert that has rows. */
-typedef struct expert_job {
-    nb_exec *x;
-    const nb_linear *w; /* [n_experts] */
-    size_t n_experts, panels;
-    const float *in;
-    size_t ld;
-    const float *scale;
-    nb_tensor *y;
-} expert_job;
+/* Experts: (row, slot) pairs are sorted by expert once; each expert that has rows is a part. */
 
-static void expert_panels(void *ctx, size_t thread, size_t begin, size_t end)
+static void sort_by_expert(nb_cpu_exec *c, const int32_t *ids, size_t pairs, size_t n_experts)
 {
-    const expert_job *j = ctx;
-    nb_cpu_exec *c = nb_cpu_of(j->x);
-    float *out = c->yout + thread * NB_EXPERT_ROWS * c->expert_n;
-    size_t n = j->y->cols, at = 0;
-    for (size_t e = 0; e < j->n_experts && at < end; e++) {
-        size_t r0 = c->first[e], r1 = c->first[e + 1];
-        if (r0 == r1) continue;
-        size_t p0 = begin > at ? begin - at : 0, p1 = end - at < j->panels ? end - at : j->panels;
-        at += j->panels;
-        if (p0 >= p1) continue;
-        const nb_linear *l = in_force(j->x, &j->w[e]);
-        const nb_packed *w = weight_of(j->x, &j->w[e]);
-        input_kind kind = input_of(j->x, l);
-        size_t c0 = p0 * NB_PANEL, c1 = p1 * NB_PANEL < n ? p1 * NB_PANEL : n;
-        for (size_t r = r0; r < r1; r += NB_EXPERT_ROWS) {
-            size_t rows = r1 - r < NB_EXPERT_ROWS ? r1 - r : NB_EXPERT_ROWS;
-            multiply(c->k, w, kind, j->in + r * j->ld, j->ld, rows, j->scale ? j->scale + r : NULL, out, n,
-                     p0, p1);
-            for (size_t i = 0; i < rows; i++)
-                memcpy(j->y->f + c->order[r + i] * n + c0, out + i * n + c0, (c1 - c0) * sizeof *out);
-        }
-    }
-}
-
-static size_t sort_by_expert(nb_cpu_exec *c, const int32_t *ids, size_t pairs, size_t n_experts)
-{
-    size_t active = 0;
     memset(c->first, 0, (n_experts + 1) * sizeof *c->first);
     for (size_t i = 0; i < pairs; i++) c->first[ids[i] + 1]++;
-    for (size_t e = 0; e < n_experts; e++) {
-        active += c->first[e + 1] > 0;
-        c->first[e + 1] += c->first[e];
-    }
+    for (size_t e = 0; e < n_experts; e++) c->first[e + 1] += c->first[e];
     for (size_t i = 0; i < pairs; i++) c->order[c->first[ids[i]]++] = (uint32_t)i;
     memmove(c->first + 1, c->first, n_experts * sizeof *c->first);
     c->first[0] = 0;
-    return active;
 }
 
-static void experts(nb_exec *x, const nb_linear_call *c, size_t pairs)
+enum { TOGETHER = 2 }; /* weights of an expert that one range of work has: gate and up */
+
+size_t nb_cpu_parts_bytes(size_t experts)
+{
+    return (TOGETHER * experts + MAX_GROUP) * sizeof(part);
+}
+
+/* The row of the work memory where the inputs of expert e's weight i begin. A row that goes alone to several experts which read it alike is
+ * made once, for the first of them. */
+static size_t input_place(nb_exec *x, const nb_linear_call *c, size_t i, size_t e)
+{
+    const nb_cpu_exec *cpu = nb_cpu_of(x);
+    const uint32_t *first = cpu->first;
+    const int32_t *ids = c->ids->i + cpu->order[first[e]] / c->slots * c->slots;
+    const nb_linear *l = in_force(x, &c->w[i][e]);
+    size_t least = e;
+    if (c->x_per_slot || first[e + 1] - first[e] > 1) return first[e];
+    for (size_t s = 0; s < c->slots; s++) {
+        const size_t other = (size_t)ids[s];
+        if (other < least && first[other + 1] - first[other] == 1 &&
+            same_input(x, l, in_force(x, &c->w[i][other])))
+            least = other;
+    }
+    return first[least];
+}
+
+/* Makes the inputs of weight i of all experts that have rows. */
+static void expert_inputs(nb_exec *x, const nb_linear_call *c, size_t i)
 {
     nb_cpu_exec *cpu = nb_cpu_of(x);
-    size_t active = sort_by_expert(cpu, c->ids->i, pairs, c->n_experts);
-    bool fresh = true;
-    for (size_t i = 0; i < c->count; i++) {
-        const nb_linear *w = c->w[i];
-        const nb_packed *p = w->w->block;
-        float *dst = cpu->xin;
-        for (size_t e = 0; e < c->n_experts;
-             e++) { /* a weight may differ from its siblings in format and scale */
-            size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
-            if (!rows) continue;
-            const nb_linear *l = in_force(x, &w[e]);
-            if (!need_scale(x, l)) return;
-            if (!fresh && same_input(x, l, in_force(x, &c->w[i - 1][e]))) continue;
-            input_job j = {.src = c->x->f,
-                           .ld = c->x->cols,
-                           .k = p->k,
-                           .k_pad = p->k_pad,
-                           .pick = cpu->order + r0,
-                           .divide = c->x_per_slot ? 1 : c->slots,
-                           .dst = dst + r0 * NB_ROW_FLOATS(p->k_pad),
-                           .scale = cpu->xscale + r0};
-            how_input(&j, x, l);
-            if (j.kind < IN_STATIC)
-                for (size_t r = 0; r < rows; r++) j.scale[r] = 1.0f;
-            nb_cpu_rows(x, rows, p->k, input_rows, &j);
+    for (size_t e = 0; e < c->n_experts;
+         e++) { /* a weight may differ from its siblings in format and scale */
+        const size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
+        if (!rows || input_place(x, c, i, e) != r0) continue;
+        const nb_packed *p = weight_of(x, &c->w[i][e]);
+        input_job j = {.src = c->x->f,
+                       .ld = c->x->cols,
+                       .k = p->k,
+                       .k_pad = p->k_pad,
+                       .pick = cpu->order + r0,
+                       .divide = c->x_per_slot ? 1 : c->slots,
+                       .dst = cpu->xin + r0 * NB_ROW_FLOATS(p->k_pad),
+                       .scale = cpu->xscale + r0};
+        how_input(&j, x, in_force(x, &c->w[i][e]));
+        nb_cpu_rows(x, rows, p->k, input_rows, &j);
+    }
+}
+
+/* Weight i of all experts that have rows, as parts whose inputs are those of weight `as`; returns their number, 0 after an error. */
+static size_t expert_parts(nb_exec *x, const nb_linear_call *c, size_t i, size_t as, part *parts)
+{
+    const nb_cpu_exec *cpu = nb_cpu_of(x);
+    size_t n = 0;
+    for (size_t e = 0; e < c->n_experts; e++) {
+        const size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
+        if (!rows) continue;
+        const nb_linear *l = in_force(x, &c->w[i][e]);
+        if (!need_scale(x, l)) return 0;
+        const nb_packed *w = weight_of(x, &c->w[i][e]);
+        const input_kind kind = input_of(x, l);
+        const size_t ld = NB_ROW_FLOATS(w->k_pad), at = input_place(x, c, as, e);
+        const input in = {cpu->xin + at * ld, ld, kind >= IN_STATIC ? cpu->xscale + at : NULL, kind};
+        parts[n++] = (part){w, in, rows, c->y[i]->f, c->y[i]->cols, cpu->order + r0};
+    }
+    return n;
+}
+
+/* True when every expert that has rows reads for weight i what it reads for weight `as`. */
+static bool inputs_stay(nb_exec *x, const nb_linear_call *c, size_t i, size_t as)
+{
+    const nb_cpu_exec *cpu = nb_cpu_of(x);
+    for (size_t e = 0; i != as && e < c->n_experts; e++)
+        if (cpu->first[e] != cpu->first[e + 1] &&
+            !same_input(x, in_force(x, &c->w[i][e]), in_force(x, &c->w[as][e])))
+            return false;
+    return true;
+}
+
+/* Of c->beside what can be one range of work with the experts' last weights, and then the rest. */
+static void experts(nb_exec *x, const nb_linear_call *c, size_t rows)
+{
+    nb_cpu_exec *cpu = nb_cpu_of(x);
+    part *parts = cpu->parts;
+    sort_by_expert(cpu, c->ids->i, rows * c->slots, c->n_experts);
+    for (size_t i = 0, n; i < c->count; i += n) {
+        size_t count = 0, beside = 0;
+        expert_inputs(x, c, i);
+        for (n = 0; n < TOGETHER && i + n < c->count && inputs_stay(x, c, i + n, i); n++) {
+            const size_t more = expert_parts(x, c, i + n, i, parts + count);
+            if (!more) return;
+            count += more;
         }
-        fresh = false;
-        expert_job j = {x,           w,      c->n_experts, p->panels, cpu->xin, NB_ROW_FLOATS(p->k_pad),
-                        cpu->xscale, c->y[i]};
-        nb_pool_run(x->pool, active * p->panels, 1, expert_panels, &j);
+        if (c->beside && i + n == c->count) {
+            beside = dense_parts(x, c->beside, 0, rows, rows * c->slots, parts + count);
+            if (!beside) return;
+        }
+        run_parts(x, parts, count + beside, rows <= NB_FEW_ROWS);
+        if (beside) dense(x, c->beside, beside, rows);
     }
 }
 
@@ -465,18 +542,29 @@ static void tell(nb_exec *x, const nb_linear_call *c, size_t rows)
     }
 }
 
+static void finish(nb_exec *x, const nb_linear_call *c, size_t rows)
+{
+    for (size_t i = 0; x->act_bf16 && i < c->count; i++) nb_cpu_round(x, c->y[i]->f, rows * c->y[i]->cols);
+    if (x->tap && !x->err.status) tell(x, c, rows);
+}
+
 void nb_cpu_linear(nb_exec *x, const nb_linear_call *c)
 {
     if (x->err.status) return;
-    size_t rows = (c->rows ? c->rows : x->rows.n) * (c->n_experts ? c->slots : 1);
+    const size_t rows = c->rows ? c->rows : x->rows.n;
+    nb_linear_call alone = *c;
+    if (rows > NB_FEW_ROWS) alone.beside = NULL;
     if (c->n_experts)
-        experts(x, c, rows);
+        experts(x, &alone, rows);
     else if (c->w[0]->blocks > 1)
         blocks(x, c, rows);
     else
-        dense(x, c, rows);
-    for (size_t i = 0; x->act_bf16 && i < c->count; i++) nb_cpu_round(x, c->y[i]->f, rows * c->y[i]->cols);
-    if (x->tap && !x->err.status) tell(x, c, rows);
+        dense(x, c, 0, rows);
+    finish(x, c, rows * (c->n_experts ? c->slots : 1));
+    if (alone.beside)
+        finish(x, c->beside, rows);
+    else if (c->beside)
+        nb_cpu_linear(x, c->beside);
 }
 
 void nb_cpu_embed(nb_exec *x, const nb_linear *table, nb_tensor *y)

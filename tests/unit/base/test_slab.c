@@ -25,18 +25,28 @@ static void check_block(const uint8_t *p, size_t bytes)
 static void blocks_lie_side_by_side(void **state)
 {
     nb_slabs s = {0};
-    nb_slab *a, *b, *own;
-    uint8_t *p = nb_slabs_take(&s, 100, &a), *q = nb_slabs_take(&s, 0, &b);
-    check_block(p, 100);
+    nb_slab *a, *b;
+    uint8_t *p = nb_slabs_take(&s, NB_SLAB_LEAST + 100, &a), *q = nb_slabs_take(&s, NB_SLAB_LEAST, &b);
+    check_block(p, NB_SLAB_LEAST + 100);
     assert_ptr_equal(a, b);
-    assert_ptr_equal(q, p + 128); /* 100 rounded up to lines */
+    assert_ptr_equal(q, p + NB_SLAB_LEAST + 128); /* 100 rounded up to lines */
     assert_int_equal((uintptr_t)p % (2 * MIB), 0);
-    uint8_t *alone = nb_slabs_take(NULL, 100, &own);
-    check_block(alone, 100);
-    assert_ptr_not_equal(own, a);
-    nb_slab_release(own);
     nb_slab_release(a);
     nb_slab_release(b);
+    nb_slabs_close(&s);
+}
+
+static void some_have_memory_of_their_own(void **state)
+{
+    nb_slabs s = {0};
+    nb_slab *own;
+    check_block(nb_slabs_take(NULL, MIB, &own), MIB);
+    nb_slab_release(own);
+    for (size_t bytes = 0; bytes <= 130; bytes += 65) {
+        check_block(nb_slabs_take(&s, bytes, &own), bytes);
+        assert_null(s.open);
+        nb_slab_release(own);
+    }
     nb_slabs_close(&s);
 }
 
@@ -80,12 +90,12 @@ static void blocks_outlive_what_they_came_from(void **state)
 {
     nb_slabs s = {0};
     nb_slab *in;
-    uint8_t *p = nb_slabs_take(&s, 64, &in);
+    uint8_t *p = nb_slabs_take(&s, MIB, &in);
     assert_non_null(p);
     nb_slabs_close(&s);
     nb_slabs_close(&s);
     assert_null(s.open);
-    p[63] = 7;
+    p[MIB - 1] = 7;
     nb_slab_release(in);
     nb_slab_release(NULL);
 }
@@ -98,7 +108,7 @@ static void no_memory_is_null(void **state)
     assert_null(nb_slabs_take(&s, SIZE_MAX - 4 * MIB, &in));
     assert_null(nb_slabs_take(NULL, SIZE_MAX - NB_ALIGN, &in));
     assert_null(in);
-    check_block(nb_slabs_take(&s, 64, &in), 64);
+    check_block(nb_slabs_take(&s, MIB, &in), MIB);
     nb_slab_release(in);
     nb_slabs_close(&s);
 }
@@ -138,6 +148,7 @@ static void near_a_limit_slabs_are_smaller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(blocks_lie_side_by_side),
+                                       cmocka_unit_test(some_have_memory_of_their_own),
                                        cmocka_unit_test(a_full_slab_is_followed_by_a_larger_one),
                                        cmocka_unit_test(a_slab_without_blocks_is_replaced),
                                        cmocka_unit_test(blocks_outlive_what_they_came_from),
