@@ -126,8 +126,9 @@ static void check_int8(ops *o, const problem *p, const nb_kernels *t, size_t *se
 {
     const size_t ld = p->w.k_pad;
     float *rows = ops_alloc(p->rows * ld * sizeof *rows), *y = ops_alloc(p->rows * p->n * sizeof *y);
+    float *one = ops_alloc(p->n * sizeof *one);
     double *x = ops_alloc(ld * sizeof *x);
-    bool ok = true;
+    bool ok = true, same = true;
     for (size_t r = 0; r < p->rows; r++) t->quantise_i8(p->x + r * ld, p->k, ld, rows + r * ld);
     t->linear_i8(&p->w, rows, ld, p->rows, y, p->n, 0, p->w.panels);
     for (size_t r = 0; r < p->rows; r++) {
@@ -136,12 +137,19 @@ static void check_int8(ops *o, const problem *p, const nb_kernels *t, size_t *se
             x[k] = 2.0 * nb_i8_codes(rows + r * ld)[place] * (double)nb_i8_scale(rows + r * ld, ld)[k / 16];
         }
         ok &= near(p, INTEGERS, x, y + r * p->n, seen);
+        t->linear_i8(&p->w, rows + r * ld, ld, 1, one, p->n, 0, p->w.panels);
+        for (size_t i = 0; i < p->n; i++)
+            same &= nb_f32_bits(one[i]) == nb_f32_bits(y[r * p->n + i]) ||
+                    (isnan(one[i]) && isnan(y[r * p->n + i]));
     }
+    ops_check(o, same, "int8 %s %s [%zu, %zu] rows %zu, terms of 2^%d: one row at a time gives other bits",
+              t->name, nb_format_name(p->w.format), p->n, p->k, p->rows, p->size);
     ops_check(o, ok,
               "int8 %s %s [%zu, %zu] rows %zu, terms of 2^%d: scales and activations against each other",
               t->name, nb_format_name(p->w.format), p->n, p->k, p->rows, p->size);
     free(rows);
     free(y);
+    free(one);
     free(x);
 }
 

@@ -8,6 +8,8 @@
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/avx2/decode.h"
 
+enum { FOLDS = true };
+
 NB_INLINE __m256i add_products(__m256i sum, const __m256i u[4], const __m256i s[4])
 {
     __m256i even = _mm256_add_epi16(_mm256_maddubs_epi16(u[0], s[0]), _mm256_maddubs_epi16(u[1], s[1]));

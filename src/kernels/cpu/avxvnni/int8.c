@@ -2,6 +2,8 @@
 #include "kernels/cpu/avx2/decode.h"
 #include "kernels/cpu/avxvnni/avxvnni.h"
 
+enum { FOLDS = false };
+
 NB_INLINE __m256i add_products(__m256i sum, const __m256i u[4], const __m256i s[4])
 {
     NB_UNROLL
