@@ -132,6 +132,32 @@ static nb_status inputs(nb_plan *p, const char *side, const nb_sink *sink, nb_er
     return s;
 }
 
+/* Of tensors that would all come out under one name none can be said to be the right one: then nothing is written. */
+static nb_status unique_names(const nb_plan *p, nb_error *err)
+{
+    nb_map names = {0};
+    nb_status s = NB_OK;
+    for (size_t i = 0; i < p->n_edits && s == NB_OK; i++) {
+        const nb_edit *e = p->edits[i];
+        if (!e->name || e->removed) continue;
+        const nb_tensor_info *there = nb_ckpt_find(p->ckpt, e->name);
+        const nb_edit *its = there ? nb_plan_edited(p, there) : NULL;
+        const bool stays = there && there != e->from && !(its && (its->removed || its->name));
+        bool taken = false;
+        if (!nb_map_put(&names, e->name, strlen(e->name), 0, &taken)) {
+            s = nb_fail_nomem(err, "a plan", 0);
+        } else if (taken || stays) {
+            s = nb_fail(err, NB_ERR_FORMAT, "two tensors of the mended folder would have this name");
+            nb_error_at(err, NULL, e->name, -1);
+            nb_error_remedy(err,
+                            "nothing was written, since which of them is right cannot be told: take one of "
+                            "them out of the folder, or repair without the rule that renames it (--only)");
+        }
+    }
+    nb_map_free(&names);
+    return s;
+}
+
 static nb_status plan(nb_plan *p, const char *side, const nb_sink *sink, nb_error *err)
 {
     const nb_findings *l = &p->check->findings;
@@ -152,6 +178,7 @@ static nb_status plan(nb_plan *p, const char *side, const nb_sink *sink, nb_erro
         refuse_finding(p, f);
     }
     if (s == NB_OK) s = nb_plan_config(p, err);
+    if (s == NB_OK) s = unique_names(p, err);
     if (s == NB_OK && (p->applied.bad || p->refused.bad)) s = nb_fail_nomem(err, "a plan", 0);
     return s;
 }

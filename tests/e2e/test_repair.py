@@ -1,5 +1,6 @@
 """`nibble repair`: what break.py breaks is mended as far as the file proves how, and only that; the copy passes check and a forward
 pass; --undo gives the broken folder back byte for byte; nothing half-written is ever left under the final name."""
+import copy
 import json
 import os
 import random
@@ -262,6 +263,27 @@ def test_a_group_of_which_one_lacks_a_part_is_left_alone(base, which, larger, lo
     assert {"NB003", "NB007"} & {f["rule"] for f in defects.check(src)[1]}
     report = json.loads(nb.run("repair", src, "-o", tmp_path / "out", "--format", "json").stdout)
     assert not {group["gate"].wglobal, group["up"].wglobal} & {t for done in report["applied"] for t in done["tensors"]}
+
+
+def stray_spellings(f):
+    """Two tensors that loaders drop, and that both would have to be called like the one that is missing."""
+    name = "model.layers.0.mlp.down_proj.weight_scale"
+    f.add("layers.0.mlp.down_proj.weight_scale", copy.deepcopy(f[name]))
+    f.rename(name, "el.layers.0.mlp.down_proj.weight_scale")
+
+
+def weight_beside_codes(f):
+    f.add("model.layers.0.mlp.down_proj.weight", copy.deepcopy(f["model.layers.0.input_layernorm.weight"]))
+
+
+@pytest.mark.parametrize("edit, args", [(stray_spellings, ()), (weight_beside_codes, ("--dequant", "*layers.0.mlp.down_proj"))])
+def test_two_tensors_of_one_name_are_not_written(edit, args, tmp_path):
+    f = Folder(str(nb.MODELS["llama_ct"]))
+    edit(f)
+    f.save(str(tmp_path / "src"))
+    done = nb.run("repair", tmp_path / "src", "-o", tmp_path / "out", *args)
+    assert done.returncode == 2 and "two tensors" in done.stderr and "model.layers.0.mlp.down_proj.weight" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_gate_and_up_are_filled_alike(tmp_path):
