@@ -308,6 +308,8 @@ struct nb_ops {
     const char *name;
 
     nb_status (*tensor_new)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
+    /* The same for a parameter of the model, which steps read as they read weights. */
+    nb_status (*param_new)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err);
     void (*tensor_free)(nb_tensor *t);
     size_t (*tensor_cols)(const nb_tensor *t);
     size_t (*tensor_bytes)(const nb_tensor *t);

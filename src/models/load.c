@@ -171,6 +171,21 @@ static void drop_slot(nb_model *m, nb_slot *slot)
     }
 }
 
+typedef nb_status (*new_tensor)(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out,
+                                nb_error *err);
+
+/* A tensor of the model's, freed with it. */
+static nb_status keep_tensor(nb_model *m, new_tensor make, bool i32, size_t rows, size_t cols,
+                             nb_tensor **out, nb_error *err)
+{
+    nb_tensor **p = realloc(m->tensors, (m->n_tensors + 1) * sizeof *p);
+    if (!p) return nb_fail_nomem(err, "a tensor list", sizeof *p);
+    m->tensors = p;
+    nb_status s = make(m->x, i32, rows, cols, out, err);
+    if (s == NB_OK) p[m->n_tensors++] = *out;
+    return s;
+}
+
 static nb_status load_float(loader *ld, const nb_arch_tensor *row, const nb_tensor_info *t,
                             const uint64_t *dims, size_t rank, nb_slot *out, nb_error *err)
 {
@@ -183,7 +198,7 @@ static nb_status load_float(loader *ld, const nb_arch_tensor *row, const nb_tens
     if (!v) return nb_fail_nomem(err, t->name, n * sizeof *v);
     s = nb_ckpt_read_f32(m->ckpt, t, v, err);
     for (size_t i = 0; row->plus != 0 && i < n; i++) v[i] += row->plus;
-    if (s == NB_OK) s = nb_model_tensor(m, false, rows, cols, &out->t, err);
+    if (s == NB_OK) s = keep_tensor(m, m->x->ops->param_new, false, rows, cols, &out->t, err);
     if (s == NB_OK) m->x->ops->tensor_write(m->x, out->t, v);
     free(v);
     return s;
@@ -217,7 +232,7 @@ static nb_status load_index(loader *ld, const nb_arch_tensor *row, const nb_tens
         nb_error_remedy(err, "take this tensor from the original checkpoint");
         goto out;
     }
-    if ((s = nb_model_tensor(m, true, rows, cols, &out->t, err)) == NB_OK)
+    if ((s = keep_tensor(m, m->x->ops->param_new, true, rows, cols, &out->t, err)) == NB_OK)
         m->x->ops->tensor_write(m->x, out->t, w);
 out:
     free(v);
@@ -537,10 +552,5 @@ nb_status nb_model_tensor(nb_model *m, bool i32, size_t rows, size_t cols, nb_te
         *out = NULL;
         return NB_OK;
     }
-    nb_tensor **p = realloc(m->tensors, (m->n_tensors + 1) * sizeof *p);
-    if (!p) return nb_fail_nomem(err, "a tensor list", sizeof *p);
-    m->tensors = p;
-    nb_status s = m->x->ops->tensor_new(m->x, i32, rows, cols, out, err);
-    if (s == NB_OK) p[m->n_tensors++] = *out;
-    return s;
+    return keep_tensor(m, m->x->ops->tensor_new, i32, rows, cols, out, err);
 }

@@ -71,13 +71,11 @@ void nb_cpu_bad(nb_exec *x, const char *op, const nb_tensor *param)
     x->bad->param = param;
 }
 
-static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
+static nb_status tensor_in(nb_slabs *slabs, bool i32, size_t rows, size_t cols, nb_tensor **out,
+                           nb_error *err)
 {
     size_t n;
     if (!nb_mul(rows, cols, &n) || n > SIZE_MAX / 4) return nb_fail_nomem(err, "a tensor", SIZE_MAX);
-    /* What is taken before work memory stays as long as the model, which reads parameters as weights; later ones come and go. */
-    nb_cpu_exec *c = nb_cpu_of(x);
-    nb_slabs *slabs = c->xin ? NULL : &c->slabs;
     nb_tensor *t = calloc(1, sizeof *t);
     void *data = t ? nb_slabs_take(slabs, n * 4, &t->memory) : NULL;
     if (!data) {
@@ -92,6 +90,17 @@ static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_t
         t->f = data;
     *out = t;
     return NB_OK;
+}
+
+/* Not in slabs: rows of a step lie whole powers of two apart, and in a huge page such rows share few places of the caches. */
+static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
+{
+    return tensor_in(NULL, i32, rows, cols, out, err);
+}
+
+static nb_status param_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
+{
+    return tensor_in(&nb_cpu_of(x)->slabs, i32, rows, cols, out, err);
 }
 
 static void tensor_free(nb_tensor *t)
@@ -372,6 +381,7 @@ static void finite(nb_exec *x, const nb_tensor *t, size_t row, size_t rows, uint
 static const nb_ops cpu_ops = {
     .name = "cpu",
     .tensor_new = tensor_new,
+    .param_new = param_new,
     .tensor_free = tensor_free,
     .tensor_cols = tensor_cols,
     .tensor_bytes = tensor_bytes,

@@ -228,7 +228,7 @@ static void run_pre(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *
         nb_cpu_rows(x, rows, p->fn->rows * X->cols, whole_rows, &j);
         return;
     }
-    nb_pool_share(x->pool, pieces, nb_ceil_div(pieces, c->threads * 4), sum_pieces,
+    nb_pool_share(x->pool, pieces, nb_ceil_div(pieces, c->threads * 2), sum_pieces,
                   &j); /* fn is read from memory */
     nb_cpu_rows(x, rows, pieces * step, mix_rows, &j);
     nb_cpu_rows(x, pieces, rows * COLS * p->streams, collapse_pieces, &j);
@@ -284,7 +284,7 @@ void nb_cpu_mhc_post(nb_exec *x, const nb_tensor *o, const nb_tensor *mix, size_
 {
     if (x->err.status) return;
     mhc_job j = {.x = x, .in = o, .mixed = mix, .streams = streams, .y = X};
-    const size_t rows = x->rows.n, cost = COLS * streams * streams, pieces = nb_ceil_div(o->cols, COLS);
+    const size_t rows = x->rows.n, cost = COLS * streams * 2, pieces = nb_ceil_div(o->cols, COLS);
     if (rows > FEW)
         nb_cpu_rows(x, rows, pieces * cost, post_rows, &j);
     else
