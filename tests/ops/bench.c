@@ -202,7 +202,7 @@ int ops_bench(ops *o)
     }
     printf("%zu threads: read %.1f GB/s, copy %.1f GB/s, FMA %.0f GFLOP/s\n", roof.threads, roof.read_gbs,
            roof.copy_gbs, roof.fma_gflops);
-    static const size_t all[] = {1, 2, 4, 8, 16, 64, 512}, few[] = {1, 8, 64};
+    static const size_t all[] = {1, 2, 4, 8, 16, 32, 64, 512}, few[] = {1, 8, 64};
     bool ok = true;
     if (ops_wants(o, "linear")) {
         ok = bench_format(o, &roof, NB_FMT_NVFP4, F32_ROWS, 4096, 14336, all, COUNT(all));

@@ -500,7 +500,8 @@ void ops_check_int8(ops *o)
             for (size_t j = 0; j < n_ks; j++)
                 for (data kind = 0; kind < DATA_COUNT; kind++)
                     check_int8(o, f, ns[i], ks[j], 1 + ops_below(o, 21), kind);
-        for (size_t rows = 1; rows <= 33; rows++) check_int8(o, f, 37, ks[n_ks - 1], rows, RANDOM);
+        for (size_t rows = 1; rows <= 64; rows++) check_int8(o, f, 37, ks[n_ks - 1], rows, RANDOM);
+        check_int8(o, f, 33, ks[n_ks - 1], 543, RANDOM);
     }
 }
 

@@ -13,7 +13,7 @@ size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap)
     const bool avx512 = cpu->avx2 && cpu->avx512 && cpu->avx512_vnni;
     if (avx512) all[n++] = nb_kernels_avx512();
     if (avx512 && cpu->avx512_bf16) all[n++] = nb_kernels_avx512bf16();
-    if (avx512 && cpu->amx_bf16 && nb_amx_permitted()) all[n++] = nb_kernels_amx();
+    if (avx512 && cpu->amx_bf16 && cpu->amx_int8 && nb_amx_permitted()) all[n++] = nb_kernels_amx();
 #endif
     if (n > cap) n = cap;
     memcpy(out, all, n * sizeof *out);

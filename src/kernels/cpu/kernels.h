@@ -117,7 +117,7 @@ const nb_kernels *nb_kernels_avx2(void);
 const nb_kernels *nb_kernels_avxvnni(void);    /* AVX-VNNI beside AVX2 */
 const nb_kernels *nb_kernels_avx512(void);     /* F, BW, VL, DQ and VNNI */
 const nb_kernels *nb_kernels_avx512bf16(void); /* AVX512-BF16 beside them */
-const nb_kernels *nb_kernels_amx(void);        /* AMX-BF16 beside AVX-512's */
+const nb_kernels *nb_kernels_amx(void);        /* AMX-BF16 and AMX-INT8 beside AVX-512's */
 /* Asks the kernel for the tiles' state, which every process must once. False: refused. */
 bool nb_amx_permitted(void);
 #endif

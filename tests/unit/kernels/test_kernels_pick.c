@@ -82,8 +82,12 @@ static bool refuse_arch_prctl(void)
 /* The processor has AMX, the kernel does not let this process use it: the next best table runs, and "amx" is not to be had. */
 static void amx_refused_falls_back(void **state)
 {
-    const nb_cpu cpu = {
-        .avx2 = true, .avx512 = true, .avx512_vnni = true, .avx512_bf16 = true, .amx_bf16 = true};
+    const nb_cpu cpu = {.avx2 = true,
+                        .avx512 = true,
+                        .avx512_vnni = true,
+                        .avx512_bf16 = true,
+                        .amx_bf16 = true,
+                        .amx_int8 = true};
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {

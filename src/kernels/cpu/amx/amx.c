@@ -1,4 +1,4 @@
-/* The table for machines with AMX: rows that BF16 holds go through tiles, all else is AVX-512's. */
+/* The table for machines with AMX: rows that BF16 holds and int8 rows go through tiles, all else is AVX-512's. */
 #include "kernels/cpu/amx/amx.h"
 
 #include <sys/syscall.h>
@@ -16,6 +16,6 @@ bool nb_amx_permitted(void)
 const nb_kernels *nb_kernels_amx(void)
 {
     static const nb_kernels table =
-        NB_AVX512_TABLE("amx", NB_BF16_HALVES, nb_amx_prepare_bf16, nb_amx_linear_bf16);
+        NB_AVX512_TABLE("amx", NB_BF16_HALVES, nb_amx_prepare_bf16, nb_amx_linear_bf16, nb_amx_linear_i8);
     return &table;
 }

@@ -102,9 +102,17 @@ INLINE void open_piece(const nb_packed *w, size_t p, size_t piece, uint16_t *out
     }
 }
 
-/* sums += activations times weights, one piece: two rows of tiles by two panels. a1 and b1 are where the second ones lie; from one row of
- * activations to the next there are `step` bytes. */
-INLINE void multiply(bool two_rows, bool two_panels, const uint16_t *a0, const uint16_t *a1, size_t step,
+/* How many rows of tiles: one, two, or two of which the second is short. */
+typedef enum height { ONE, TWO, SHORT } height;
+
+static height height_of(size_t rows)
+{
+    return rows == 32 ? TWO : rows > 16 ? SHORT : ONE;
+}
+
+/* sums += activations times weights, one piece: up to two rows of tiles by two panels. a1 and b1 are where the second ones lie; from one row
+ * of activations to the next there are `step` bytes. Where both rows of tiles are whole they share a tile, which is faster than two. */
+INLINE void multiply(height h, bool two_panels, const uint16_t *a0, const uint16_t *a1, size_t step,
                      const uint16_t *b0, const uint16_t *b1)
 {
     _tile_loadd(6, b0, 64);
@@ -114,7 +122,11 @@ INLINE void multiply(bool two_rows, bool two_panels, const uint16_t *a0, const u
         _tile_loadd(7, b1, 64);
         _tile_dpbf16ps(1, 4, 7);
     }
-    if (two_rows) {
+    if (h == TWO) {
+        _tile_loadd(4, a1, step);
+        _tile_dpbf16ps(2, 4, 6);
+        if (two_panels) _tile_dpbf16ps(3, 4, 7);
+    } else if (h == SHORT) {
         _tile_loadd(5, a1, step);
         _tile_dpbf16ps(2, 5, 6);
         if (two_panels) _tile_dpbf16ps(3, 5, 7);
@@ -185,7 +197,7 @@ static size_t lanes_of(const nb_packed *w, size_t p, size_t p1)
 
 /* One corner: `pieces` of activations at a, of which a row has `step` bytes, and of opened weights at b. The next piece of the rows is
  * asked for in advance: no two of a tile's lines lie side by side. */
-INLINE void corner_of(bool two_rows, bool two_panels, const uint16_t *a, size_t step, const uint16_t *b,
+INLINE void corner_by(height h, bool two_panels, const uint16_t *a, size_t step, const uint16_t *b,
                       size_t pieces)
 {
     const uint16_t *a1 = a + 8 * step;
@@ -194,10 +206,19 @@ INLINE void corner_of(bool two_rows, bool two_panels, const uint16_t *a, size_t 
         UNROLL
         for (size_t r = 0; r < 16; r++) {
             _mm_prefetch((const char *)(a + 32) + r * step, _MM_HINT_T0);
-            if (two_rows) _mm_prefetch((const char *)(a1 + 32) + r * step, _MM_HINT_T0);
+            if (h != ONE) _mm_prefetch((const char *)(a1 + 32) + r * step, _MM_HINT_T0);
         }
-        multiply(two_rows, two_panels, a, a1, step, b + p * 512, b + (PIECES + p) * 512);
+        multiply(h, two_panels, a, a1, step, b + p * 512, b + (PIECES + p) * 512);
     }
+}
+
+INLINE void corner_of(height h, size_t lanes, const uint16_t *a, size_t step, const uint16_t *b,
+                      size_t pieces)
+{
+    if (lanes > NB_PANEL)
+        corner_by(h, true, a, step, b, pieces);
+    else
+        corner_by(h, false, a, step, b, pieces);
 }
 
 /* Rows by outputs, and where their sums are and what becomes of them. */
@@ -252,20 +273,17 @@ static void run_corner(const place *c, const uint16_t *a, size_t step, const uin
         zero_sums();
     else
         sums_to_tiles(c);
-    if (c->rows > 16 && c->lanes > 16)
-        corner_of(true, true, a, step, b, pieces);
-    else if (c->rows > 16)
-        corner_of(true, false, a, step, b, pieces);
-    else if (c->lanes > 16)
-        corner_of(false, true, a, step, b, pieces);
-    else
-        corner_of(false, false, a, step, b, pieces);
+    switch (height_of(c->rows)) {
+    case ONE: corner_of(ONE, c->lanes, a, step, b, pieces); break;
+    case TWO: corner_of(TWO, c->lanes, a, step, b, pieces); break;
+    case SHORT: corner_of(SHORT, c->lanes, a, step, b, pieces); break;
+    }
     tiles_to_y(c);
 }
 
 /* Up to SOME rows: weights are opened a piece ahead of the tiles that use them and never leave the first-level cache. */
-INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, const uint16_t *a, size_t step,
-                        size_t pieces, size_t p)
+INLINE void some_panels_by(height h, bool two_panels, const nb_packed *w, const uint16_t *a, size_t step,
+                           size_t pieces, size_t p)
 {
     alignas(64) uint16_t b[2][4][512];
     open_piece(w, p, 0, b[0][0]);
@@ -275,8 +293,17 @@ INLINE void some_panels(bool two_rows, bool two_panels, const nb_packed *w, cons
         open_piece(w, p, next, b[0][(i + 1) % 4]);
         if (two_panels) open_piece(w, p + 1, next, b[1][(i + 1) % 4]);
         STORES_ARE_DONE();
-        multiply(two_rows, two_panels, a + i * 32, a + 8 * step + i * 32, step, b[0][i % 4], b[1][i % 4]);
+        multiply(h, two_panels, a + i * 32, a + 8 * step + i * 32, step, b[0][i % 4], b[1][i % 4]);
     }
+}
+
+INLINE void some_panels(height h, size_t lanes, const nb_packed *w, const uint16_t *a, size_t step,
+                        size_t pieces, size_t p)
+{
+    if (lanes > NB_PANEL)
+        some_panels_by(h, true, w, a, step, pieces, p);
+    else
+        some_panels_by(h, false, w, a, step, pieces, p);
 }
 
 static void some_rows(const nb_packed *w, const float *x, size_t ldx, size_t rows, const float *row_scale,
@@ -285,19 +312,16 @@ static void some_rows(const nb_packed *w, const float *x, size_t ldx, size_t row
     const uint16_t *a = half_words(x);
     corner s;
     size_t pieces = w->k_pad / 32, step = ldx * sizeof *x;
-    bool two_rows = rows > 16;
+    const height h = height_of(rows);
     configure(rows);
     for (size_t p = p0; p < p1; p += 2) {
         size_t lanes = lanes_of(w, p, p1);
         zero_sums();
-        if (two_rows && lanes > 16)
-            some_panels(true, true, w, a, step, pieces, p);
-        else if (two_rows)
-            some_panels(true, false, w, a, step, pieces, p);
-        else if (lanes > 16)
-            some_panels(false, true, w, a, step, pieces, p);
-        else
-            some_panels(false, false, w, a, step, pieces, p);
+        switch (h) {
+        case ONE: some_panels(ONE, lanes, w, a, step, pieces, p); break;
+        case TWO: some_panels(TWO, lanes, w, a, step, pieces, p); break;
+        case SHORT: some_panels(SHORT, lanes, w, a, step, pieces, p); break;
+        }
         tiles_to_sums(&s);
         store_sums(&s, y + p * NB_PANEL, ldy, rows, lanes, row_scale, w->multiplier);
     }

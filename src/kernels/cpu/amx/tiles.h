@@ -14,6 +14,12 @@ typedef struct nb_tile_config {
 } nb_tile_config;
 _Static_assert(sizeof(nb_tile_config) == 64, "what ldtilecfg reads");
 
+static inline void nb_tiles_load(const nb_tile_config *c)
+{
+    /* gcc 12 believes that the instruction reads eight bytes only. */
+    __asm__ volatile("ldtilecfg %0" : : "m"(*c) : "memory");
+}
+
 /* Tiles 0 to 3: sums (row of tiles, then panel); 4, 5: activations; 6, 7: weights. The second row of tiles may be short. */
 static inline void nb_tiles_configure(nb_tile_config *c, size_t rows0, size_t rows1)
 {
@@ -24,8 +30,7 @@ static inline void nb_tiles_configure(nb_tile_config *c, size_t rows0, size_t ro
         c->colsb[i] = 64;
         c->rows[i] = (uint8_t)(i >= 6 ? 16 : second ? rows1 : rows0);
     }
-    /* gcc 12 believes that the instruction reads eight bytes only. */
-    __asm__ volatile("ldtilecfg %0" : : "m"(*c) : "memory");
+    nb_tiles_load(c);
 }
 
 #endif

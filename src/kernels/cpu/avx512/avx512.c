@@ -3,7 +3,7 @@
 
 const nb_kernels *nb_kernels_avx512(void)
 {
-    static const nb_kernels table =
-        NB_AVX512_TABLE("avx512", NB_BF16_FIXED, nb_avx2_prepare_bf16, nb_avx512_linear_bf16);
+    static const nb_kernels table = NB_AVX512_TABLE("avx512", NB_BF16_FIXED, nb_avx2_prepare_bf16,
+                                                    nb_avx512_linear_bf16, nb_avx512_linear_i8);
     return &table;
 }

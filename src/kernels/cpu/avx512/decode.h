@@ -44,11 +44,9 @@ INLINE __m512 nb_fit_scale16(nb_scales kind, const uint8_t *s, size_t b, float f
 
 #define NB_E2M1_BLOCK 16
 
-/* Block b of E2M1 codes as bytes 12 + 2 * value: out[word] has 4 k of each row, in the order of nb_i8_codes. */
-INLINE void nb_open_block(const uint8_t *codes, size_t b, __m512i out[4])
+/* Block b of E2M1 codes as bytes of a table, which every 128 bits hold: out[word] has 4 k of each row, in the order of nb_i8_codes. */
+INLINE void nb_look_up(__m512i table, const uint8_t *codes, size_t b, __m512i out[4])
 {
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
     const __m512i nibble = _mm512_set1_epi8(0x0F);
     UNROLL
     for (size_t i = 0; i < 2; i++) {
@@ -56,6 +54,14 @@ INLINE void nb_open_block(const uint8_t *codes, size_t b, __m512i out[4])
         out[2 * i] = _mm512_shuffle_epi8(table, _mm512_and_si512(w, nibble));
         out[2 * i + 1] = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
     }
+}
+
+/* The same as 12 + 2 * value. */
+INLINE void nb_open_block(const uint8_t *codes, size_t b, __m512i out[4])
+{
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    nb_look_up(table, codes, b, out);
 }
 
 /* Four activations for every row of a panel. */

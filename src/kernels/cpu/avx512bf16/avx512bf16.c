@@ -5,6 +5,7 @@
 
 const nb_kernels *nb_kernels_avx512bf16(void)
 {
-    static const nb_kernels table = NB_AVX512_TABLE("avx512bf16", NB_BF16_FLOATS, NULL, nb_avx512bf16_linear);
+    static const nb_kernels table =
+        NB_AVX512_TABLE("avx512bf16", NB_BF16_FLOATS, NULL, nb_avx512bf16_linear, nb_avx512_linear_i8);
     return &table;
 }
