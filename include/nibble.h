@@ -83,7 +83,9 @@ NB_API const char *nb_arith_name(nb_arith a);
 typedef struct nb_llm_options {
     /* 0: one a physical core, as far as affinity and cgroup allow. The caller is one of them, and needs 2 MiB of stack. */
     size_t threads;
-    const char *kernels; /* NULL or "auto": the best this machine has; "generic": the plain references */
+    /* NULL or "auto": the best this machine has; else the table of that name: "generic" (the plain references), "avx2", "avxvnni",
+     * "avx512", "avx512bf16", "amx". */
+    const char *kernels;
     nb_arith arith;
     bool act_bf16;      /* round what passes between operators to BF16 */
     bool quant_bf16;    /* round what the NVFP4 quantiser receives to BF16, as the GPU kernels' input is */
