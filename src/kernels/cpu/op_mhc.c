@@ -51,7 +51,7 @@ static void add_products(const mhc_job *j, size_t t, size_t n, size_t stream, si
     const size_t d = j->y->cols, next_stream = next || stream + 1 == j->p->streams ? stream : stream + 1;
     const float *k_rows[FN_ROWS + NB_AHEAD];
     nb_query q[FEW];
-    float out[FEW][FN_ROWS];
+    float out[FEW * FN_ROWS] = {0};
     for (size_t i = 0; i < FN_ROWS + NB_AHEAD; i++) k_rows[i] = fn->f;
     for (size_t piece = begin; piece < end; piece++, sums += j->step) {
         const size_t col = piece * COLS;
@@ -61,11 +61,12 @@ static void add_products(const mhc_job *j, size_t t, size_t n, size_t stream, si
                 fn->f + nb_smaller(next + i, fn->rows - 1) * fn->cols + next_stream * d + col;
         }
         for (size_t i = 0; i < n; i++)
-            q[i] = (nb_query){j->in->f + (t + i) * j->in->cols + stream * d + col, NULL, out[i], 0, rows};
+            q[i] = (nb_query){j->in->f + (t + i) * j->in->cols + stream * d + col, NULL, out + i * FN_ROWS, 0,
+                              rows};
         const nb_attend_args a = {q, n, k_rows, NULL, columns_of(j->y, piece), 0, 1.0f};
         nb_cpu_of(j->x)->k->scores(&a, 0, rows);
         for (size_t i = 0; i < n; i++)
-            for (size_t k = 0; k < rows; k++) sums[i * ld + r + k] += out[i][k];
+            for (size_t k = 0; k < rows; k++) sums[i * ld + r + k] += out[i * FN_ROWS + k];
     }
 }
 
