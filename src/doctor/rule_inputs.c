@@ -125,15 +125,18 @@ static bool all_same(const input *x, size_t n)
     return i >= n;
 }
 
-/* ModelOpt can give the experts of a layer their common maximum: then every projection of every layer has one value. x: all
- * inputs, by layer. */
+/* ModelOpt can give the experts of a layer their common maximum: then every projection of every layer has one value. A layer that was
+ * rewritten in the other flavour keeps it. x: all inputs, by layer. */
 static bool are_synced(const input *x, size_t n)
 {
+    bool modelopt = false;
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && same_layer(&x[i], &x[end]);) end++;
-        if (x[i].layer && (x[i].m->kind != NB_KIND_NVFP4_MODELOPT || !all_same(x + i, end - i))) return false;
+        if (!x[i].layer) continue;
+        modelopt = modelopt || x[i].m->kind == NB_KIND_NVFP4_MODELOPT;
+        if (!all_same(x + i, end - i)) return false;
     }
-    return true;
+    return modelopt;
 }
 
 /* Experts [x, x + n) of one layer's down projection. */
