@@ -54,8 +54,10 @@ static nb_status metadata(const nb_buf *old, nb_buf *out, nb_error *err)
         nb_buf_clear(out);
         if (ok) nb_buf_add(out, old->data + 8 + begin, j.pos + 1 - begin);
     }
+    const bool nomem = nb_json_nomem(&j) || !nb_buf_ok(out);
     nb_json_free(&j);
-    return ok && nb_buf_ok(out) ? NB_OK : nb_fail(err, NB_ERR_FORMAT, "the header changed while it was read");
+    if (nomem) return nb_fail_nomem(err, "a safetensors header", old->len);
+    return ok ? NB_OK : nb_fail(err, NB_ERR_FORMAT, "the header changed while it was read");
 }
 
 static void header_entry(nb_buf *b, const char *name, nb_dtype dtype, size_t rank, const uint64_t *shape,

@@ -77,9 +77,8 @@ nb_status nb_engine_new(const char *path, const nb_engine_options *opt, const nb
     const size_t cpus = nb_pool_cpus(e->pool);
     if (e->opt.threads > cpus)
         nb_log(sink, NB_LOG_WARN,
-               "%zu threads share %zu CPU%s and wait for each other in every operator, which may make a step "
-               "ten "
-               "times slower: --threads %zu, or less",
+               "%zu threads share %zu CPU%s and wait for each other in every operator, which may make a "
+               "step ten times slower: --threads %zu at most",
                e->opt.threads, cpus, cpus == 1 ? "" : "s", cpus);
     if ((s = nb_cpu_exec_new(opt->kernels, e->pool, opt->max_rows, &e->x, err))) goto out;
     e->x->arith = opt->arith;

@@ -28,6 +28,26 @@ static nb_status repair(const char *from, const char *to, const char *scales, bo
     return s;
 }
 
+/* Puts __metadata__ into a safetensors file, with escapes, for which its reader needs memory. */
+static void add_metadata(const char *path)
+{
+    static const char meta[] = "\"__metadata__\":{\"for\\u006Dat\":\"p\\u0074\"},";
+    static unsigned char text[1 << 14];
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const size_t n = fread(text, 1, sizeof text, f), more = sizeof meta - 1;
+    fclose(f);
+    assert_in_range(n, 9, sizeof text - 1);
+    const size_t header = text[0] + (size_t)text[1] * 256 + more;
+    text[0] = (unsigned char)header;
+    text[1] = (unsigned char)(header >> 8);
+    assert_non_null(f = fopen(path, "wb"));
+    fwrite(text, 1, 9, f);
+    fwrite(meta, 1, more, f);
+    fwrite(text + 9, 1, n - 9, f);
+    assert_int_equal(fclose(f), 0);
+}
+
 /* A folder with faults that can be mended, a name among them, and faults that cannot; from has room for 300. */
 static void broken(char *from)
 {
@@ -53,9 +73,11 @@ static void broken(char *from)
     snprintf(from, 300, "%s/from", tmp.path);
     if (mkdir(from, 0777) != 0) fail();
     folder_text(&tmp, "from/config.json",
-                "{\"model_type\":\"nosuch\",\"quantization_config\":{\"quant_method\":\"modelopt\","
+                "{\"na\\u006De\":\"m\",\"model_type\":\"nosuch\",\"quantization_config\":{\"quant_method\":"
+                "\"modelopt\","
                 "\"quant_algo\":\"NVFP4\",\"ignore\":[]}}");
     folder_write(&tmp, "from/model.safetensors", t, sizeof t / sizeof *t);
+    add_metadata(tempdir_path(&tmp, "from/model.safetensors"));
 }
 
 /* scales: NULL, or a file of measured ranges. */
