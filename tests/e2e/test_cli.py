@@ -96,15 +96,18 @@ def test_kill_while_the_packed_cache_is_written_leaves_no_half_file(tmp_path):
     """Under the file's name there is nothing, or all of it; NB_KILLS: how often."""
     cache, kills, whole = tmp_path / "kept", int(os.environ.get("NB_KILLS", 20)), 0
     command = [nb.BIN, "run", nb.DEMO, "-p", "Copy: ab", "-n", "4", "--packed-cache", cache]
-    start = time.monotonic()
-    first = subprocess.run(command, capture_output=True, text=True)
-    seconds = time.monotonic() - start
-    assert first.returncode == 0 and "kept for the next start" in first.stderr
+    seconds = []
+    for _ in range(2):  # the first may wait for the disk, the kills below do not
+        cache.unlink(missing_ok=True)
+        start = time.monotonic()
+        first = subprocess.run(command, capture_output=True, text=True)
+        seconds.append(time.monotonic() - start)
+        assert first.returncode == 0 and "kept for the next start" in first.stderr
     rng = random.Random(5)
     for _ in range(kills):
         cache.unlink(missing_ok=True)
         p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.random() * seconds)
+        time.sleep(rng.random() * min(seconds))
         p.kill()
         p.wait()
         if cache.exists():

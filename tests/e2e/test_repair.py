@@ -24,6 +24,7 @@ import fp4  # noqa: E402
 # How often the repair is killed; the issue asks for a hundred once.
 KILLS = int(os.environ.get("NB_KILLS", 20))
 BASES = [nb.MODELS[n] for n in ("llama_ct", "llama_modelopt", "deepseek_v4_ct_nvfp4_attn", "deepseek_v4_modelopt")]
+APART = [nb.MODELS["mixtral_ct"]]  # whose experts do not share their input scales, unlike those above
 
 # What the weights of the mended folder must be: "equal" to the healthy ones; "ulp" of them (a reciprocal rounds twice); "broken": what
 # the broken file's own numbers mean, up to the error that repair states; "nan": healthy but where the NaN bytes were.
@@ -143,7 +144,7 @@ def test_mended(defect, tmp_path):
 def test_refused(defect, tmp_path):
     """The reason is told; when nothing else was to be done nothing is written."""
     shown = 0
-    for base in BASES:
+    for base in APART if defect == "default_identical" else BASES:
         src, out = tmp_path / f"{base.name}-src", tmp_path / f"{base.name}-out"
         if not broken(base, defect, src):
             continue
