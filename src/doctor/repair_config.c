@@ -240,6 +240,10 @@ static json_t *object_at(configs *c, json_t *o, const char *key)
 
 static void nvfp4_group(configs *c, json_t *g, bool ct)
 {
+    if (!json_is_object(g)) {
+        c->why = "one config group is no object: what was meant cannot be told";
+        return;
+    }
     nvfp4_arguments(c, object_at(c, g, "weights"), ct, json_false());
     if (c->facts.inputs)
         nvfp4_arguments(c, object_at(c, g, "input_activations"), ct,

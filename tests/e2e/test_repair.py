@@ -287,6 +287,19 @@ def test_two_tensors_of_one_name_are_not_written(edit, args, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_config_group_that_is_no_object_is_refused(tmp_path):
+    """Not told as memory that ran out, by neither verb."""
+    src = tmp_path / "src"
+    shutil.copytree(nb.MODELS["llama_modelopt"], src)
+    config = json.loads((src / "config.json").read_text())
+    config["quantization_config"] |= {"quant_method": None, "config_groups": {"group_0": []}}
+    (src / "config.json").write_text(json.dumps(config))
+    found = [f for f in defects.check(src)[1] if f["rule"] == "NB201"]
+    assert found and not found[0]["repairable"]
+    report = repair(src, "-o", tmp_path / "out", status=(1,))
+    assert any("group is no object" in r["why"] for r in report["refused"] if r["rule"] == "NB201")
+
+
 def test_gate_and_up_are_filled_alike(tmp_path):
     """Both input scales of one expert are gone, and gate and up of the other experts differ: one number for both."""
     src = tmp_path / "src"
