@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,7 @@ struct nb_pool {
     alignas(64) atomic_uint pending;    /* futex: the caller waits for 0 */
     atomic_uint caller_parked;
     alignas(64) _Atomic uint64_t crowded_until; /* of now_ns */
+    long evictions;                             /* as far as the caller has seen them */
     alignas(64) worker workers[];
 };
 
@@ -153,8 +155,20 @@ static void announce(nb_pool *p)
     if (atomic_load(&p->sleepers)) futex_wake_all(&p->generation);
 }
 
+/* Whether threads of this process had to leave their CPUs to others since the last call. */
+static bool evicted(nb_pool *p)
+{
+    struct rusage now;
+    if (getrusage(RUSAGE_SELF, &now)) return false;
+    const bool more = now.ru_nivcsw > p->evictions;
+    p->evictions = now.ru_nivcsw;
+    return more;
+}
+
 /* Where others want the CPUs, too, a thread that spins between loops uses up its slice, and then a loop that needs it waits for all of
- * theirs: parked, it is soon back. That shows in a wait for others that is longer than the caller's own part, which began at `from`. */
+ * theirs: parked, it is soon back. That shows in threads that had to leave their CPUs, and in a wait for others that is longer than the
+ * caller's own part, which began at `from`. Such a wait alone is a hypervisor's that took a CPU away: it comes back no sooner when the
+ * others park, and they lose the time of waking. */
 static void wait_for_workers(nb_pool *p, uint64_t from)
 {
     if (spin_until(p, &p->pending, 0, true)) return;
@@ -163,7 +177,7 @@ static void wait_for_workers(nb_pool *p, uint64_t from)
     for (unsigned left; (left = atomic_load(&p->pending)) != 0;) futex_wait(&p->pending, left);
     atomic_store(&p->caller_parked, 0);
     const uint64_t end = now_ns();
-    if (end - parked > LATE_NS && end - parked > parked - from)
+    if (end - parked > LATE_NS && end - parked > parked - from && evicted(p))
         atomic_store_explicit(&p->crowded_until, end + CROWDED_NS, memory_order_relaxed);
 }
 
