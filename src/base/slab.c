@@ -1,8 +1,10 @@
 /* Blocks are cut from a slab one after another; what a freed one leaves is used again only with the whole slab. */
 #include "base/slab.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/huge.h"
 #include "base/mem.h"
@@ -46,14 +48,22 @@ void nb_slabs_close(nb_slabs *s)
     *s = (nb_slabs){0};
 }
 
-/* A new slab to cut blocks from, of at least `bytes`. Near a limit of memory or addresses (ulimit -v, strict overcommit) a large one may
- * be refused where the block itself would fit: then half as much is asked for, down to the one block. */
+/* Whether so much memory is to be had at once. */
+static bool to_be_had(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p != MAP_FAILED && munmap(p, bytes) == 0;
+}
+
+/* A new slab to cut blocks from, of at least `bytes`. Near a limit of memory or addresses (ulimit -v, strict overcommit) it takes no more
+ * than half of what is left, so that there is some for everything else, down to the one block. */
 static nb_slab *open_slab(nb_slabs *s, size_t bytes)
 {
     size_t size = s->size < MOST_BYTES / 2 ? 2 * s->size : MOST_BYTES;
     if (size < FIRST_BYTES) size = FIRST_BYTES;
     nb_slab_release(s->open);
-    while (!(s->open = slab_new(bytes > size ? bytes : size, HUGE_BYTES)) && size > bytes) size /= 2;
+    while (size > bytes && !to_be_had(2 * (size + HUGE_BYTES))) size /= 2;
+    s->open = slab_new(bytes > size ? bytes : size, HUGE_BYTES);
     s->size = size;
     return s->open;
 }
