@@ -73,7 +73,8 @@ typedef struct nb_linear_call {
     const nb_tensor *ids; /* I32 [T, slots] */
     size_t slots;
     bool x_per_slot;
-    /* Beside experts: another call, without experts, whose x is there as well, so that few rows of both may be one range of work. Or NULL. */
+    /* Beside experts: another call of as many rows, of weights without blocks, whose x is there as well, so that few rows of both may be
+     * one range of work. Or NULL. */
     const struct nb_linear_call *beside;
 } nb_linear_call;
 

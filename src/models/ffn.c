@@ -163,7 +163,7 @@ static void route(nb_model *m, const nb_ffn *f, const nb_slot *w)
                                       .weights = f->weight});
 }
 
-/* h -> parts [T slots, D]: what each chosen expert makes of its row. Where there is a shared expert, shared [T, D] from sgate and sup, too. */
+/* h -> parts [T slots, D]: what each chosen expert makes of its row. Where there is a shared expert, also sgate, sup -> shared [T, D]. */
 static void experts(nb_model *m, const nb_ffn *f, const nb_slot *w, const nb_tensor *h)
 {
     nb_exec *x = m->x;

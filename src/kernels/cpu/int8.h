@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "kernels/packed.h"
 
@@ -36,15 +35,6 @@ static inline float nb_i8_value(const float *row, size_t k_pad, size_t i)
 /* A block whose largest magnitude is below this counts as zero: 127 / amax would overflow. */
 #define NB_I8_TINY 0x1p-119f
 
-/* Blocks [b0, b0 + n) of a row of k_pad as a row of their own: slice_pad >= 16 n. Rows lie a multiple of 4 KB apart where k is one,
- * and then a few of them fill the cache's ways; slices of many rows side by side do not. */
-static inline void nb_i8_slice(const float *row, size_t k_pad, size_t b0, size_t n, float *out,
-                               size_t slice_pad)
-{
-    memcpy(nb_i8_codes(out), nb_i8_codes(row) + 16 * b0, 16 * n);
-    memcpy(nb_i8_scale(out, slice_pad), nb_i8_scale(row, k_pad) + b0, 4 * n);
-    memcpy(nb_i8_bias(out, slice_pad), nb_i8_bias(row, k_pad) + b0, 4 * n);
-}
 /*
  * A block adds sum * weight scale * activation scale to an output: cvt(sum) * weight scale first, which is exact (15 bits times four), then
  * one FMA with the activation scale. The product of both scales first could be infinite where the sum is 0, and that is NaN.
@@ -59,7 +49,5 @@ static inline float nb_i8_multiplier(const nb_packed *w)
 {
     return w->format == NB_FMT_MXFP4 ? w->multiplier / NB_I8_E8M0 : w->multiplier;
 }
-
-#define NB_I8_FLOATS(k_pad) ((k_pad) / 4 + (k_pad) / 8) /* of a row */
 
 #endif

@@ -89,8 +89,8 @@ typedef struct nb_kernels {
      * (x[i], x[i + pairs]). sign -1 rotates back. */
     void (*rope)(float *x, const float *cos, const float *sin, size_t pairs, bool interleaved, float sign);
 
-    /* x[i] = e^(x[i] - *max) in place, or 0 where that is below e^-87, *max being the largest; returns their sum. Where all are -inf, and of none, it gives zeros,
-     * 0 and a *max of -inf. NaN gives NaN. */
+    /* x[i] = e^(x[i] - *max) in place, *max being the largest; returns their sum. What is below e^-87 may be 0. Where all are -inf, and of
+     * none, it gives zeros, 0 and a *max of -inf. NaN gives NaN. */
     float (*exps)(float *x, size_t n, float *max);
 
     /* scores[r] = q . k_rows[r] * scale for rows r0 <= r < r1 of every query; those outside a query's own range are never read,
@@ -125,7 +125,8 @@ bool nb_amx_permitted(void);
 /* The tables this machine can run, generic first, best last; returns their number (at most cap). */
 size_t nb_kernels_list(const nb_cpu *cpu, const nb_kernels **out, size_t cap);
 
-/* The best table, or the one named ("generic", "avx2", "avxvnni", "avx512", "avx512bf16", "amx"). NULL when the name is unknown or the machine lacks it. */
+/* The best table, or the one named ("generic", "avx2", "avxvnni", "avx512", "avx512bf16", "amx"). NULL when the name is unknown or the
+ * machine lacks it. */
 const nb_kernels *nb_kernels_pick(const nb_cpu *cpu, const char *name);
 
 #endif

@@ -17,11 +17,11 @@
 enum {
     MAX_QUERIES = 128, /* taken together */
     TILE = 256,        /* rows */
-    SLICE = 256,
-    PAD = 16,   /* columns of the output at a time */
-    SPREAD = 8, /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
-    FULL = 8,   /* queries that are worth a pass over their rows; where each thread has them, … */
-    SHORT = 5   /* … tiles below which they are not shared: a window and what is selected */
+    SLICE = 256,       /* columns of the output at a time */
+    PAD = 16,          /* floats between queries: 1 KB apart they would share few places of the cache */
+    SPREAD = 8,        /* units a thread from which on tiles are not shared: a prefill's, a large batch's */
+    FULL = 8,          /* queries that are worth a pass over their rows; where each thread has them, … */
+    SHORT = 5          /* … tiles below which they are not shared: a window and what is selected */
 };
 
 typedef struct attend_job {
@@ -395,7 +395,7 @@ void nb_cpu_attend(nb_exec *x, const nb_attend_call *c)
     } else {
         plan_blocks(&j);
         size_t units = j.blocks * c->kv_heads * j.parts.n, cost = j.block * j.parts.each * c->dk * 64;
-        if (j.block >= FULL) /* a prefill: its units are long, and threads may be held up */
+        if (j.block >= FULL) /* tokens: a prefill, whose units are long, and threads may be held up */
             nb_pool_share(x->pool, units, 1, attend_blocks, &j);
         else
             nb_cpu_rows(x, units, cost, attend_blocks, &j);

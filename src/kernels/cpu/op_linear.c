@@ -453,8 +453,8 @@ static size_t input_place(nb_exec *x, const nb_linear_call *c, size_t i, size_t 
 static void expert_inputs(nb_exec *x, const nb_linear_call *c, size_t i)
 {
     nb_cpu_exec *cpu = nb_cpu_of(x);
-    for (size_t e = 0; e < c->n_experts;
-         e++) { /* a weight may differ from its siblings in format and scale */
+    /* a weight may differ from its siblings in format and scale */
+    for (size_t e = 0; e < c->n_experts; e++) {
         const size_t r0 = cpu->first[e], rows = cpu->first[e + 1] - r0;
         if (!rows || input_place(x, c, i, e) != r0) continue;
         const nb_packed *p = weight_of(x, &c->w[i][e]);

@@ -11,9 +11,10 @@
 #define MAX_STREAMS 16
 #define MAX_MIX ((2 + MAX_STREAMS) * MAX_STREAMS)
 
+/* Columns of every stream that make a piece: a product is the sum of its pieces, in order, whoever makes them. */
+enum { COLS = 128 };
+
 enum {
-    COLS =
-        128, /* of every stream, that make a piece: a product is the sum of its pieces, in order, whoever makes them */
     FEW = 32,      /* rows whose pieces go to the threads; of more, each thread has rows of its own, … */
     TOGETHER = 16, /* … so many at a time */
     FN_ROWS = 8    /* rows of fn at a time */
@@ -25,10 +26,10 @@ typedef struct mhc_job {
     const nb_mhc *p;
     size_t streams;
     nb_tensor *y, *mix;
-    size_t pieces,
-        step;    /* of a row; floats of a piece's sums: what it adds to fn . v, and behind those to v . v */
-    float *sums; /* [rows][pieces][step] of few rows */
-    float *pre;  /* [rows][streams] of few rows */
+    size_t pieces; /* of a row */
+    size_t step;   /* floats of a piece's sums: what it adds to fn . v, and behind those to v . v */
+    float *sums;   /* [rows][pieces][step] of few rows */
+    float *pre;    /* [rows][streams] of few rows */
 } mhc_job;
 
 static float sigmoid(float v)
@@ -229,8 +230,8 @@ static void run_pre(nb_exec *x, const nb_tensor *X, const nb_mhc *p, nb_tensor *
         nb_cpu_rows(x, rows, p->fn->rows * X->cols, whole_rows, &j);
         return;
     }
-    nb_pool_share(x->pool, pieces, nb_ceil_div(pieces, c->threads * 2), sum_pieces,
-                  &j); /* fn is read from memory */
+    /* fn is read from memory, and a thread may be held up */
+    nb_pool_share(x->pool, pieces, nb_ceil_div(pieces, c->threads * 2), sum_pieces, &j);
     nb_cpu_rows(x, rows, pieces * step, mix_rows, &j);
     nb_cpu_rows(x, pieces, rows * COLS * p->streams, collapse_pieces, &j);
 }

@@ -7,7 +7,7 @@
 
 #include "kernels/ops.h"
 
-enum { BENCH_ROWS = 20 };
+enum { BENCH_ROWS = 40 }; /* more than any operator takes for few */
 
 typedef struct exec_bench {
     nb_pool *pool;

@@ -11,6 +11,7 @@
 #include "kernels/exec_bench.h"
 
 enum { MOST = 2 * 13, D = 4, LAST = BENCH_ROWS - 1 };
+enum { PAGES = BENCH_ROWS / NB_PAGE_ROWS + 1 };
 
 static float q[BENCH_ROWS * MOST * D], k[BENCH_ROWS * 2 * D], v[BENCH_ROWS * 2 * D], out[MOST * D];
 
@@ -32,9 +33,10 @@ static void compare(size_t heads, size_t kv_heads)
 
 static void attend_last(size_t threads, size_t heads, size_t kv_heads)
 {
-    static float memory[2][3 * NB_PAGE_ROWS * 2 * D];
-    uint32_t pages[] = {2, 1}, *tables[] = {pages}, last = LAST;
+    static float memory[2][(PAGES + 1) * NB_PAGE_ROWS * 2 * D];
+    uint32_t pages[PAGES], *tables[] = {pages}, last = LAST;
     exec_bench b;
+    for (uint32_t i = 0; i < PAGES; i++) pages[i] = PAGES - i;
     exec_bench_open_on(&b, threads, D);
     const nb_kv_stream streams[] = {
         {{.cols = kv_heads * D, .tokens_per_row = 1, .heads = kv_heads}, memory[0], tables},

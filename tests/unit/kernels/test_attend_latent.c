@@ -10,7 +10,7 @@
 
 #include "kernels/exec_bench.h"
 
-enum { HEADS = 3, DK = 12, DV = 8, TOP = 4 };
+enum { HEADS = 3, DK = 12, DV = 8, TOP = 4, PAGES = BENCH_ROWS / NB_PAGE_ROWS + 1 };
 
 static float q[BENCH_ROWS * HEADS * DK], row[BENCH_ROWS * DK], out[BENCH_ROWS * HEADS * DV];
 static int32_t chosen[BENCH_ROWS * TOP];
@@ -44,9 +44,10 @@ static void compare(bool selected)
 
 static void test_latent(void **unused)
 {
-    uint32_t state = 5, pages[] = {2, 1}, *tables[] = {pages};
-    static float memory[3 * NB_PAGE_ROWS * DK];
+    uint32_t state = 5, pages[PAGES], *tables[] = {pages};
+    static float memory[(PAGES + 1) * NB_PAGE_ROWS * DK];
     exec_bench b;
+    for (uint32_t i = 0; i < PAGES; i++) pages[i] = PAGES - i;
     exec_bench_open(&b, DK);
     const nb_kv_stream stream = {{DK, 1, 0}, memory, tables};
     const nb_kv kv = {&stream, 1};

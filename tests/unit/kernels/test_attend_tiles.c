@@ -10,7 +10,9 @@
 
 #include "kernels/exec_bench.h"
 
-enum { N = 900, FIRST = N - BENCH_ROWS, HEADS = 6, D = 128, PER = 3, TOP = 280, OUT = HEADS * D };
+/* dk: columns that kernels take in whole vectors; dv: some are left over */
+enum { N = 900, FIRST = N - BENCH_ROWS, HEADS = 6, D = 128, DV = 120, PER = 3, TOP = 280 };
+enum { IN = HEADS * D, OUT = HEADS * DV };
 
 typedef struct variant {
     size_t kv_heads, window;
@@ -23,9 +25,9 @@ typedef struct memory {
 } memory;
 
 static memory m;
-static float q[BENCH_ROWS * OUT], sinks[HEADS], all[BENCH_ROWS * OUT], one[OUT];
+static float q[BENCH_ROWS * IN], sinks[HEADS], all[BENCH_ROWS * OUT], one[OUT];
 static int32_t chosen[BENCH_ROWS * TOP];
-static float first_q[BENCH_ROWS * OUT]; /* of one token alone */
+static float first_q[BENCH_ROWS * IN]; /* of one token alone */
 static int32_t first_chosen[BENCH_ROWS * TOP];
 
 static void add(const float *query, const float *k, const float *v, double *sum, double *want)
@@ -34,16 +36,16 @@ static void add(const float *query, const float *k, const float *v, double *sum,
     for (size_t i = 0; i < D; i++) s += (double)query[i] * (double)k[i];
     s = exp(s * 0.02);
     *sum += s;
-    for (size_t i = 0; i < D; i++) want[i] += s * (double)v[i];
+    for (size_t i = 0; i < DV; i++) want[i] += s * (double)v[i];
 }
 
 static void compare(const variant *w, const nb_kv *all_kv)
 {
     for (size_t t = 0; t < BENCH_ROWS; t++)
         for (size_t h = 0; h < HEADS; h++) {
-            const float *query = q + t * OUT + h * D;
+            const float *query = q + t * IN + h * D;
             size_t last = FIRST + t, kv = h / (HEADS / w->kv_heads);
-            double sum = w->sinks ? exp((double)sinks[h]) : 0, want[D] = {0};
+            double sum = w->sinks ? exp((double)sinks[h]) : 0, want[DV] = {0};
             for (size_t p = w->window && last + 1 > w->window ? last + 1 - w->window : 0; p <= last; p++)
                 add(query, nb_kv_head(&all_kv->streams[0], 0, p, kv),
                     nb_kv_head(&all_kv->streams[1], 0, p, kv), &sum, want);
@@ -52,8 +54,8 @@ static void compare(const variant *w, const nb_kv *all_kv)
                 const float *row = p < 0 ? NULL : nb_kv_row(&all_kv->streams[2], 0, (size_t)p);
                 if (row) add(query, row, row, &sum, want);
             }
-            for (size_t i = 0; i < D; i++)
-                assert_true(fabs((double)all[t * OUT + h * D + i] - want[i] / sum) < 1e-5);
+            for (size_t i = 0; i < DV; i++)
+                assert_true(fabs((double)all[t * OUT + h * DV + i] - want[i] / sum) < 1e-5);
         }
 }
 
@@ -64,10 +66,10 @@ static void attend(const variant *w, const nb_kv *kv, size_t threads, bool first
     memset(&b, 0, sizeof b);
     assert_int_equal(nb_pool_new(threads, &b.pool, NULL), NB_OK);
     assert_int_equal(nb_cpu_exec_new("auto", b.pool, BENCH_ROWS, &b.x, NULL), NB_OK);
-    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){.max_k = OUT, .max_context = N}, NULL), NB_OK);
+    assert_int_equal(b.x->ops->ready(b.x, &(nb_work){.max_k = IN, .max_context = N}, NULL), NB_OK);
     for (uint32_t i = 0; i < BENCH_ROWS; i++) b.pos[i] = FIRST + i;
     b.x->kv = kv;
-    nb_tensor *tq = exec_tensor(&b, false, BENCH_ROWS, OUT, q), *ts = exec_tensor(&b, false, 1, HEADS, sinks),
+    nb_tensor *tq = exec_tensor(&b, false, BENCH_ROWS, IN, q), *ts = exec_tensor(&b, false, 1, HEADS, sinks),
               *to = exec_tensor(&b, false, BENCH_ROWS, OUT, NULL),
               *select = exec_tensor(&b, true, BENCH_ROWS, TOP, chosen);
     const nb_attend_call call = {.q = tq,
@@ -75,7 +77,7 @@ static void attend(const variant *w, const nb_kv *kv, size_t threads, bool first
                                  .heads = HEADS,
                                  .kv_heads = w->kv_heads,
                                  .dk = D,
-                                 .dv = D,
+                                 .dv = DV,
                                  .v_stream = 1,
                                  .window = w->window,
                                  .compressed = w->compressed,
@@ -96,7 +98,7 @@ static void attend(const variant *w, const nb_kv *kv, size_t threads, bool first
     b.x->rows.n = 1;
     for (size_t t = 0; t < BENCH_ROWS; t++) {
         b.x->rows.pos = b.pos + t;
-        memcpy(first_q, q + t * OUT, OUT * sizeof *q);
+        memcpy(first_q, q + t * IN, IN * sizeof *q);
         memcpy(first_chosen, chosen + t * TOP, TOP * sizeof *chosen);
         b.x->ops->tensor_write(b.x, tq, first_q);
         b.x->ops->tensor_write(b.x, select, first_chosen);

@@ -12,7 +12,8 @@
 enum { K = 64, INNER = 48, EXPERTS = 5, SLOTS = 2, BLOCKS = 3, WIDEST = 2 * EXPERTS * K, WEIGHTS = 4 };
 
 static const size_t row_counts[] = {1, 2, 8, 9, BENCH_ROWS};
-static const nb_arith ariths[] = {NB_ARITH_EXACT, NB_ARITH_BF16, NB_ARITH_INT8, NB_ARITH_W4A4};
+static const nb_arith ariths[] = {NB_ARITH_EXACT, NB_ARITH_BF16, NB_ARITH_INT8, NB_ARITH_W4A4,
+                                  NB_ARITH_W4A4_DYNAMIC};
 
 typedef struct codes {
     nb_format format;
@@ -157,11 +158,13 @@ static void check_blocks(exec_bench *b)
     b->x->ops->tensor_free(y);
 }
 
-/* Gate and up, of which one expert's read different inputs, then down beside a shared expert's. */
+/* Gate and up, of which one expert's read different inputs, then down beside linears of another input, one after the other
+ * in w4a4. */
 static void check_experts(exec_bench *b)
 {
     nb_linear gate[EXPERTS], up[EXPERTS], down[EXPERTS],
-        shared = draw_linear(b, NB_FMT_NVFP4, K, INNER, 1, 2, 99);
+        shared[] = {draw_linear(b, NB_FMT_NVFP4, K, INNER, 1, 2, 98),
+                    draw_linear(b, NB_FMT_NVFP4, K, INNER, 1, 7, 99)};
     int32_t ids[BENCH_ROWS * SLOTS];
     for (uint32_t e = 0; e < EXPERTS; e++) {
         gate[e] = draw_linear(b, NB_FMT_NVFP4, INNER, K, 1, 3, 10 + e);
@@ -172,15 +175,16 @@ static void check_experts(exec_bench *b)
         ids[t * SLOTS] = t % EXPERTS;
         ids[t * SLOTS + 1] = (t + 1 + t % 3) % EXPERTS;
     }
-    const nb_linear *w[] = {gate, up}, *d = down, *s = &shared;
+    const nb_linear *w[] = {gate, up}, *d = down, *s[] = {&shared[0], &shared[1]};
     nb_tensor *x = draw_tensor(b, BENCH_ROWS, K, 1), *h = draw_tensor(b, BENCH_ROWS * SLOTS, INNER, 2),
               *sh = draw_tensor(b, BENCH_ROWS, INNER, 3),
               *parts = exec_tensor(b, false, BENCH_ROWS * SLOTS, K, NULL),
-              *sy = exec_tensor(b, false, BENCH_ROWS, K, NULL),
+              *sy[] = {exec_tensor(b, false, BENCH_ROWS, K, NULL),
+                       exec_tensor(b, false, BENCH_ROWS, K, NULL)},
               *to = exec_tensor(b, true, BENCH_ROWS, SLOTS, ids),
               *y[] = {exec_tensor(b, false, BENCH_ROWS * SLOTS, INNER, NULL),
                       exec_tensor(b, false, BENCH_ROWS * SLOTS, INNER, NULL)};
-    const nb_linear_call beside = {.w = &s, .count = 1, .x = sh, .y = &sy};
+    const nb_linear_call beside = {.w = s, .count = 2, .x = sh, .y = sy};
     nb_linear_call c = {.w = w, .count = 2, .n_experts = EXPERTS, .x = x, .y = y, .ids = to, .slots = SLOTS};
     b->x->ops->linear(b->x, &c);
     c = (nb_linear_call){.w = &d,
@@ -199,15 +203,16 @@ static void check_experts(exec_bench *b)
         check_row(b, &up[ids[i]], x, i / SLOTS, 0, y[1], i, 0);
         check_row(b, &down[ids[i]], h, i, 0, parts, i, 0);
     }
-    for (size_t t = 0; t < b->x->rows.n; t++) check_row(b, &shared, sh, t, 0, sy, t, 0);
+    for (size_t t = 0; t < b->x->rows.n; t++)
+        for (size_t i = 0; i < 2; i++) check_row(b, &shared[i], sh, t, 0, sy[i], t, 0);
     for (size_t e = 0; e < EXPERTS; e++) {
         b->x->ops->weight_free(gate[e].w);
         b->x->ops->weight_free(up[e].w);
         b->x->ops->weight_free(down[e].w);
     }
-    nb_tensor *all[] = {x, h, sh, parts, sy, to, y[0], y[1]};
+    nb_tensor *all[] = {x, h, sh, parts, to, sy[0], sy[1], y[0], y[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) b->x->ops->tensor_free(all[i]);
-    b->x->ops->weight_free(shared.w);
+    for (size_t i = 0; i < 2; i++) b->x->ops->weight_free(shared[i].w);
 }
 
 static void weights_of_one_input(void **state)

@@ -329,8 +329,8 @@ void nb_avx2_weigh(const nb_attend_args *a, size_t c0, size_t c1)
 /* The largest of x, -inf of none; NaN when there is one. */
 static float max_or_nan(const float *x, size_t n)
 {
-    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0,
-           nan = _mm256_setzero_ps(); /* two, for one waits for itself */
+    __m256 m0 = _mm256_set1_ps(-INFINITY), m1 = m0; /* two, for one waits for itself */
+    __m256 nan = _mm256_setzero_ps();
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);

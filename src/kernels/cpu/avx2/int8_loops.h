@@ -8,8 +8,8 @@
  *
  *   up to four rows: codes go from the look-ups as 12 + 2 * value, unsigned, straight to the products of all rows; the sum starts at
  *                    the row's bias, -12 * the sum of q
- *   more rows:       256 k of three panels are looked up once into 18 KB, as signed bytes, and all rows, as 128 + q, are multiplied with them;
- *                    the panel's bias is added
+ *   more rows:       256 k of three panels are looked up once into 18 KB, as signed bytes, and all rows, as 128 + q, are multiplied
+ *                    with them; the panel's bias is added
  */
 #ifndef NB_KERNELS_AVX2_INT8_LOOPS_H
 #define NB_KERNELS_AVX2_INT8_LOOPS_H

@@ -87,7 +87,7 @@ INLINE void score_block(const nb_attend_args *a, const nb_query *q, size_t queri
     for (size_t i = 0; i < queries; i++) _mm_mask_storeu_ps(q[i].scores + r, rows, out[i]);
 }
 
-/* Rows [r, r1) for all queries from number `first` on. */
+/* Rows [r0, r1) for all queries from number `first` on. */
 static void score_rows(const nb_attend_args *a, size_t first, size_t r0, size_t r1)
 {
     for (size_t r = r0; r < r1; r += ROWS) {

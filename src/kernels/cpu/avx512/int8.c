@@ -1,7 +1,7 @@
 /*
  * Arithmetic int8 with AVX-512 VNNI: a vector is the 16 rows of a panel, a lane one row. Codes of E2M1 go through a table as
- * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at the bias; then one conversion and one FMA a
- * block of 16 k. Lane for lane these are the operations of avx2/int8.c.
+ * 12 + 2 * value, and vpdpbusd adds four products a lane to a sum that starts at the bias; then one conversion, one product and one
+ * FMA a block of 16 k. Lane for lane these are the operations of avx2/int8_loops.h.
  *
  * Codes go from the look-ups straight to the products of up to eight rows. For more rows they are looked up again: opening them once into
  * memory and reading them from there was 15 % slower on Zen 4, and sums of twelve rows do not fit the registers.
