@@ -357,19 +357,9 @@ NB_INLINE __m256 exp_below(__m256 x)
 {
     const __m256 whole = _mm256_set1_ps(0x1.8p23f + 127);
     __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(0x1.715476p0f), whole), n = _mm256_sub_ps(t, whole);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
-    __m256 p = _mm256_set1_ps(1.0f / 5040);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
     __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
     __m256 none = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ); /* not NaN */
-    return _mm256_andnot_ps(none, _mm256_mul_ps(p, power));
+    return _mm256_andnot_ps(none, _mm256_mul_ps(nb_exp_rest(x, n), power));
 }
 
 float nb_avx2_exps(float *x, size_t n, float *max)

@@ -106,17 +106,11 @@ static inline __m256 nb_load_lanes(const float *y, size_t lanes)
                       : _mm256_setzero_ps();
 }
 
-/* e^x within 2 units in the last place, subnormal results included. NaN stays NaN, -inf gives 0, +inf gives inf.
- * x = n ln 2 + r with |r| <= ln 2 / 2; the Taylor series of e^r to r^7 is off by less than r^8 / 8! = 5e-9. 2^n is applied as
- * two factors, because 2^128 and 2^-149 are not both normal numbers. */
-static inline __m256 nb_exp(__m256 x)
+/* e^r for x = n ln 2 + r with |r| <= ln 2 / 2: the Taylor series to r^7 is off by less than r^8 / 8! = 5e-9. */
+static inline __m256 nb_exp_rest(__m256 x, __m256 n)
 {
-    x = _mm256_min_ps(_mm256_set1_ps(100.0f), x); /* this order of operands lets NaN through */
-    x = _mm256_max_ps(_mm256_set1_ps(-150.0f), x);
-    __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p0f)),
-                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f),
-                                x); /* the first 14 bits of ln 2: n times that is exact */
+    /* the first 14 bits of ln 2: n times that is exact */
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e400p-1f), x);
     r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), r);
     __m256 p = _mm256_set1_ps(1.0f / 5040);
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
@@ -125,11 +119,21 @@ static inline __m256 nb_exp(__m256 x)
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    return _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+}
+
+/* e^x within 2 units in the last place, subnormal results included. NaN stays NaN, -inf gives 0, +inf gives inf. 2^n is applied as two
+ * factors, because 2^128 and 2^-149 are not both normal numbers. */
+static inline __m256 nb_exp(__m256 x)
+{
+    x = _mm256_min_ps(_mm256_set1_ps(100.0f), x); /* this order of operands lets NaN through */
+    x = _mm256_max_ps(_mm256_set1_ps(-150.0f), x);
+    __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(0x1.715476p0f)),
+                               _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256i e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), bias = _mm256_set1_epi32(127);
     __m256i f0 = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     __m256i f1 = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(f0)), _mm256_castsi256_ps(f1));
+    return _mm256_mul_ps(_mm256_mul_ps(nb_exp_rest(x, n), _mm256_castsi256_ps(f0)), _mm256_castsi256_ps(f1));
 }
 
 #endif
