@@ -100,7 +100,7 @@ static nb_status tensor_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_t
 
 static nb_status param_new(nb_exec *x, bool i32, size_t rows, size_t cols, nb_tensor **out, nb_error *err)
 {
-    return tensor_in(&nb_cpu_of(x)->slabs, i32, rows, cols, out, err);
+    return tensor_in(x->streamed ? NULL : &nb_cpu_of(x)->slabs, i32, rows, cols, out, err);
 }
 
 static void tensor_free(nb_tensor *t)
