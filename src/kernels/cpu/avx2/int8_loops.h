@@ -181,11 +181,12 @@ NB_INLINE void folded_block(size_t count, const opened *o, size_t b, const __m25
 {
     __m256i pairs[MOST];
     NB_UNROLL
+    for (size_t i = 0; i < 2 * count; i++) pairs[i] = nb_load_i(o->bias[b][i]);
+    NB_UNROLL
     for (size_t j = 0; j < 4; j++) {
         NB_UNROLL
         for (size_t i = 0; i < 2 * count; i++) {
-            __m256i before = j > 0 ? pairs[i] : nb_load_i(o->bias[b][i]);
-            pairs[i] = _mm256_add_epi16(_mm256_maddubs_epi16(q[j], nb_load_i(o->codes[b][j][i])), before);
+            pairs[i] = _mm256_add_epi16(_mm256_maddubs_epi16(q[j], nb_load_i(o->codes[b][j][i])), pairs[i]);
             NB_IN_PLACE(pairs[i]);
         }
     }
