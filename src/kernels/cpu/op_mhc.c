@@ -189,22 +189,22 @@ static void collapse_pieces(void *ctx, size_t thread, size_t begin, size_t end)
 static void whole_rows(void *ctx, size_t thread, size_t begin, size_t end)
 {
     const mhc_job *j = ctx;
-    float sums[TOGETHER][MAX_MIX + 16], piece[TOGETHER][MAX_MIX + 16], pre[MAX_STREAMS];
-    const size_t step = sizeof *sums / sizeof **sums;
+    float sums[TOGETHER * (MAX_MIX + 16)], piece[TOGETHER * (MAX_MIX + 16)], pre[MAX_STREAMS];
+    const size_t step = j->step;
     for (size_t t = begin, n; t < end; t += n) {
         n = nb_smaller(TOGETHER, end - t);
-        memset(sums, 0, sizeof sums);
+        memset(sums, 0, n * step * sizeof *sums);
         for (size_t c = 0; c < j->pieces; c++) {
-            memset(piece, 0, sizeof piece);
+            memset(piece, 0, n * step * sizeof *piece);
             for (size_t i = 0; i < j->p->streams; i++) {
                 for (size_t r = 0; r < j->p->fn->rows; r += FN_ROWS)
-                    add_products(j, t, n, i, c, c + 1, r, *piece, step);
-                add_squares(j, t, n, i, c, *piece, step);
+                    add_products(j, t, n, i, c, c + 1, r, piece, step);
+                add_squares(j, t, n, i, c, piece, step);
             }
-            for (size_t i = 0; i < n; i++) add_pieces(piece[i], 1, j->p->fn->rows + 1, sums[i]);
+            add_pieces(piece, 1, n * step, sums);
         }
         for (size_t i = 0; i < n; i++) {
-            mixes(j, t + i, sums[i], pre);
+            mixes(j, t + i, sums + i * step, pre);
             collapse(j, t + i, pre, 0, j->y->cols);
         }
     }
