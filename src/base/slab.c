@@ -63,7 +63,7 @@ static nb_slab *open_slab(nb_slabs *s, size_t bytes)
     if (size < FIRST_BYTES) size = FIRST_BYTES;
     nb_slab_release(s->open);
     while (size > bytes && !to_be_had(2 * (size + HUGE_BYTES))) size /= 2;
-    s->open = slab_new(bytes > size ? bytes : size, HUGE_BYTES);
+    s->open = slab_new(nb_larger(bytes, size), HUGE_BYTES);
     s->size = size;
     return s->open;
 }

@@ -17,6 +17,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/amx/amx.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/avx512/avx512.h"
@@ -199,10 +200,10 @@ static void multiply_rows(const call *c, const place *g, const opened *o)
 static void multiply_panel(const call *c, size_t r0, size_t r1, size_t p, size_t b0, opened *o)
 {
     const size_t left = c->w->k_pad / NB_E2M1_BLOCK - b0, last = r1 - ROWS;
-    place g = {.p = p, .b0 = b0, .blocks = left < BLOCKS ? left : BLOCKS};
+    place g = {.p = p, .b0 = b0, .blocks = nb_smaller(left, BLOCKS)};
     open_panel(c->w, p, b0, g.blocks, o);
     for (size_t r = r0; r < r1; r += ROWS) {
-        g.row = r < last ? r : last;
+        g.row = nb_smaller(r, last);
         g.skip = r - g.row;
         g.next = r >= last ? r0 : r + ROWS < last ? r + ROWS : last;
         multiply_rows(c, &g, o);

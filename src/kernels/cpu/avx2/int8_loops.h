@@ -17,6 +17,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/avx2/decode.h"
 #include "kernels/cpu/int8.h"
@@ -249,11 +250,11 @@ NB_INLINE void many_rows(nb_format f, bool odd, const nb_packed *w, const float 
     slice s;
     size_t blocks = w->k_pad / BLOCK;
     for (size_t b0 = 0; b0 < blocks; b0 += SLICE) {
-        part a = {.o = &o, .n = blocks - b0 < SLICE ? blocks - b0 : SLICE, .first = b0 == 0};
+        part a = {.o = &o, .n = nb_smaller(blocks - b0, SLICE), .first = b0 == 0};
         a.multiplier = b0 + a.n == blocks ? nb_i8_multiplier(w) : 1.0f;
         copy_slice(x, ldx, rows, w->k_pad, b0, a.n, &s);
         for (size_t p = p0, count; p < p1; p += count) {
-            count = p1 - p < PANELS ? p1 - p : PANELS;
+            count = nb_smaller(p1 - p, PANELS);
             bool folded = FOLDS && f == NB_FMT_NVFP4 && !odd && s.foldable;
             for (size_t i = 0; i < count; i++) folded = folded && foldable_panel(w, p + i, b0, a.n);
             for (size_t i = 0; i < 2 * count; i++) a.lanes[i] = nb_lanes_of(w, p, i);
