@@ -90,7 +90,7 @@ const char nb_cli_model_help[] =
     "                      prompts while loading), dynamic (each live row), or a file from nibble calibrate\n"
     "  --dequant PATTERN   load the linears whose names match as BF16: '*attn*' (repeatable)\n"
     "  --kernels K         auto (default: the best this machine has, or what NB_CPU names), generic (the\n"
-    "                      plain references), avx2, avxvnni, avx512, avx512bf16 or amx\n"
+    "                      plain references), " NB_CLI_KERNELS "\n"
     "  --threads N         threads (default: one a core that affinity and cgroup allow)\n"
     "  --format F          text (default) or json: JSON alone on stdout; on an error nothing there, the "
     "reason on "

@@ -53,6 +53,8 @@ enum {
     NB_OPT_DEQUANT,
     NB_OPT_PACKED_CACHE,
 };
+/* The tables of kernels that --kernels takes beside auto and generic, for help texts. */
+#define NB_CLI_KERNELS "avx2, avxvnni, avx512, avx512bf16 or amx"
 /* The option table entries, to be put into a verb's own table. */
 #define NB_CLI_MODEL_OPTIONS                                                                                 \
     {"arith", required_argument, NULL, NB_OPT_ARITH}, {"kernels", required_argument, NULL, NB_OPT_KERNELS},  \

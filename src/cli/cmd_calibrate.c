@@ -21,7 +21,7 @@ static const char usage[] =
     "                      and more memory\n"
     "  --arith A           exact (default) or bf16\n"
     "  --act-dtype D       f32 (default) or bf16: what passes between operators\n"
-    "  --kernels K         auto (default), generic, avx2, avxvnni, avx512, avx512bf16 or amx\n"
+    "  --kernels K         auto (default), generic, " NB_CLI_KERNELS "\n"
     "  --threads N         threads (default: one a core that affinity and cgroup allow)\n"
     "  --format F          text (default) or json: JSON alone on stdout\n"
     "  -q, --quiet         no progress and notes\n\n"

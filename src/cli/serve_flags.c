@@ -1,6 +1,7 @@
 /* Every flag of `nibble serve`. vLLM's list is that of its main branch of 2026-08 (specs/http_api.md, section 4). */
 #include <stddef.h>
 
+#include "cli/cli.h"
 #include "cli/serve_options.h"
 
 #define AT(member) offsetof(nb_serve_options, member)
@@ -76,7 +77,7 @@ const nb_flag nb_serve_flags[] = {
            "keep packed weights there for the next start, or auto: nibble-packed.cache in DIR"),
     STRING("act-dtype", act_dtype, "D", "f32 (default) or bf16: what passes between operators"),
     STRING("quant-input", quant_input, "D", "f32 (default) or bf16: what w4a4's quantiser receives"),
-    STRING("kernels", kernels, "K", "auto (default), generic, avx2, avxvnni, avx512, avx512bf16 or amx"),
+    STRING("kernels", kernels, "K", "auto (default), generic, " NB_CLI_KERNELS),
     INT("threads", threads, "threads (default: one a core that affinity and cgroup allow)"),
 
     PART("Size"),
